@@ -1,0 +1,81 @@
+"""Supervised fine-tuning of masked diffusion: LLaDA (arXiv 2502.09992), MDLM (2406.07524)."""
+
+from functools import partial
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from dare_objectives._errors import expect_range, suggest
+from dare_objectives.batch import Batch
+from dare_objectives.estimators import elbo_seq
+from dare_objectives.losses.nll import weighted_nll
+from dare_objectives.metrics import Mean, Metrics, masked_mean
+from dare_objectives.objective import Coefficients, Objective, at_least_one
+from dare_objectives.plan import Plan
+from dare_objectives.plans.bernoulli import bernoulli
+from dare_objectives.score import Scored, logp_of
+
+__all__ = ["masked_sft", "per_sequence", "per_token"]
+
+
+def masked_sft(
+    *, eps: float = 1e-3, streams: int = 1, normaliser: Literal["sequence", "token"] = "sequence"
+) -> Objective:
+    """Denoising cross-entropy: mask at rate p = (1 - eps) t + eps, t ~ U(0, 1), and weight each masked token by 1/p.
+
+    loss = 1/B sum_b 1/L_b sum_{i masked} -log p(y_i | masked sequence) / p_b. L_b counts the maskable tokens, not the
+    masked ones: dividing by those as well would weight twice by 1/t.
+
+    Args:
+        eps: smallest mask rate.
+        streams: independent masks per sequence and step.
+        normaliser: `"sequence"`: mean over L_b, then over sequences; `"token"`: mean over all maskable tokens.
+
+    Returns:
+        Objective without needs; call `prepare` without rewards.
+    """
+    expect_range("eps", eps, 0.0, 1.0)
+    rules = {"sequence": per_sequence, "token": per_token}
+    if normaliser not in rules:
+        raise ValueError(suggest("normaliser", normaliser, rules))
+    return Objective(
+        name="masked_sft",
+        plan=partial(bernoulli, eps=eps, streams=streams),
+        estimator=elbo_seq,
+        advantage=None,
+        prepare=rules[normaliser],
+        loss=likelihood,
+    )
+
+
+def per_sequence(
+    batch: Batch, plan: Plan, rewards: Tensor | None = None, detached: Tensor | None = None
+) -> Coefficients:
+    """Weight 1 / L_b and the number of sequences with something to learn as normaliser."""
+    weight = 1 / batch.lengths.clamp(min=1).to(plan.weight.dtype)
+    return Coefficients(torch.ones_like(weight), weight, at_least_one((batch.lengths > 0).sum()))
+
+
+def per_token(batch: Batch, plan: Plan, rewards: Tensor | None = None, detached: Tensor | None = None) -> Coefficients:
+    """Weight 1 and the number of maskable tokens of the batch as normaliser."""
+    one = torch.ones_like(batch.lengths, dtype=plan.weight.dtype)
+    return Coefficients(one, one, at_least_one(batch.lengths.sum()))
+
+
+def likelihood(
+    scored: Tensor | Scored,
+    plan: Plan,
+    coefficients: Coefficients,
+    *,
+    old: Tensor | Scored | None = None,
+    ref: Tensor | Scored | None = None,
+) -> tuple[Tensor, Metrics]:
+    """Negative evidence lower bound of some rows; `old` and `ref` play no part."""
+    logp = logp_of(scored)
+    loss = weighted_nll(elbo_seq(logp, plan), coefficients.row_weight, normaliser=coefficients.normaliser)
+    metrics: Metrics = {
+        "nll": masked_mean(-logp, plan.target),
+        "masked_tokens": Mean(plan.target.sum(), len(plan) * plan.streams),
+    }
+    return loss, metrics
