@@ -1,0 +1,232 @@
+"""Score records: a number with everything that is needed to believe it."""
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from math import isclose
+from pathlib import Path
+from typing import Any, Literal, Self, cast
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from dare_eval.protocol import Protocol, digest
+from dare_eval.stats import wilson
+from dare_eval.verify import Status
+
+__all__ = ["Record", "RecordError", "Row"]
+
+
+class RecordError(ValueError):
+    """A file is no intact score record, or must not be overwritten."""
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+
+class Row(_Frozen):
+    """One problem and what became of it."""
+
+    uid: int
+    """The problem."""
+    correct: bool | None
+    """None where no answer could be read."""
+    score: float = Field(ge=0, le=1)
+    """The verifier's, possibly shaped."""
+    status: Status
+    """Whether an answer was found."""
+    reason: str
+    """Why it is not correct."""
+    pred: str | None
+    """The answer that was judged, shortened."""
+    completion: str
+    """The text that was judged: what precedes the first end token."""
+    tokens: int = Field(ge=0)
+    """Its length in tokens."""
+    nfe: int = Field(ge=0)
+    """Denoising forwards that this row took part in."""
+    truncated: bool
+    """No end token came before the canvas was full."""
+
+
+class Record(_Frozen):
+    """The result of one evaluation. Make it with `evaluate`, or from rows with `Record.of`.
+
+    Raises:
+        ValueError: (as pydantic's ValidationError) if a field is missing or a summary does not follow from the rows.
+    """
+
+    format: Literal["dare-eval/1"] = "dare-eval/1"
+    """Of this file."""
+    protocol: Protocol
+    """Everything that decided the score except the model."""
+    protocol_hash: str
+    """`protocol.hash()`, printed with every score."""
+    checkpoint: str = Field(min_length=1)
+    """Fingerprint of the weights."""
+    device: str = Field(min_length=1)
+    """Where it was computed; confidence-ordered decoding amplifies rounding, so scores differ between devices."""
+    dtype: str = Field(min_length=1)
+    """Floating-point type of the weights."""
+    batch_size: int = Field(ge=1)
+    """Rows decoded together at most; completions do not depend on it."""
+    versions: Mapping[str, str] = Field(min_length=1)
+    """Of python and the packages that took part."""
+    n: int = Field(ge=1)
+    """Problems."""
+    correct: int
+    """Problems solved."""
+    unparsable: int
+    """Problems without a readable answer; they count as not solved."""
+    truncated: int
+    """Completions without an end token."""
+    score: float
+    """Accuracy: correct / n."""
+    interval: tuple[float, float]
+    """Wilson interval of the accuracy."""
+    level: float = Field(gt=0, lt=1)
+    """Its confidence level."""
+    chance: float
+    """Accuracy of the blind strategy that the task names."""
+    mean_score: float
+    """Mean of the rows' shaped scores."""
+    tokens: int
+    """Tokens of all completions before their end tokens: the useful ones."""
+    forwards: int = Field(ge=1)
+    """Forward calls of the model, whatever their batch."""
+    seconds: float = Field(gt=0)
+    """Wall time of decoding."""
+    rows: tuple[Row, ...]
+    """In the order of the protocol's problems."""
+
+    @classmethod
+    def of(
+        cls,
+        rows: Sequence[Row],
+        *,
+        protocol: Protocol,
+        checkpoint: str,
+        device: str,
+        dtype: str,
+        batch_size: int,
+        versions: Mapping[str, str],
+        forwards: int,
+        seconds: float,
+        level: float = 0.95,
+    ) -> Self:
+        """Summarise rows."""
+        return cls(
+            protocol=protocol,
+            protocol_hash=protocol.hash(),
+            checkpoint=checkpoint,
+            device=device,
+            dtype=dtype,
+            batch_size=batch_size,
+            versions=versions,
+            forwards=forwards,
+            seconds=seconds,
+            level=level,
+            chance=protocol.load_task().chance,
+            rows=tuple(rows),
+            **_summary(rows, level),
+        )
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Useful tokens per second of decoding."""
+        return self.tokens / self.seconds
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if len(self.rows) != self.protocol.n or len({row.uid for row in self.rows}) != self.protocol.n:
+            raise ValueError(f"expected {self.protocol.n} rows with different uids, got {len(self.rows)}")
+        for name, value in _summary(self.rows, self.level).items():
+            if not _equal(getattr(self, name), value):
+                raise ValueError(f"`{name}`: expected {value} from the rows, got {getattr(self, name)}")
+        return self
+
+    def save(self, path: str | os.PathLike[str], *, force: bool = False) -> None:
+        """Write the record as JSON: to a temporary file beside it, then renamed.
+
+        Args:
+            path: the file.
+            force: replace an existing one.
+
+        Raises:
+            RecordError: if the file exists and `force` is not set, or its folder does not exist.
+        """
+        path = Path(path)
+        refuse_overwrite(path, force)
+        text = json.dumps(self.model_dump(mode="json"), indent=1, ensure_ascii=False) + "\n"
+        temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+        try:
+            with temporary.open("w", encoding="utf-8") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """Read a record and check that it is intact.
+
+        Raises:
+            RecordError: if it cannot be read, a field is missing, or the protocol is not the one that was hashed.
+        """
+        try:
+            data: Any = json.loads(Path(path).read_text(encoding="utf-8"))
+            record = cls.model_validate(data)
+        except OSError as error:
+            raise RecordError(f"cannot read {os.fspath(path)}: {error.strerror}") from error
+        except ValidationError as error:
+            raise RecordError(f"{os.fspath(path)} is no intact score record: {first_error(error)}") from error
+        except ValueError as error:
+            raise RecordError(f"{os.fspath(path)} is no JSON file: {error}") from error
+        # over the stored text, not the parsed model, so that fields added by later versions do not matter
+        if digest(data["protocol"]) != record.protocol_hash:
+            raise RecordError(f"{os.fspath(path)}: the protocol was edited after it was scored; score again")
+        return record
+
+
+def refuse_overwrite(path: Path, force: bool) -> None:
+    """Refuse a path that `Record.save` could not write, before any work is done.
+
+    Raises:
+        RecordError: if the file exists and `force` is not set, or its folder does not exist.
+    """
+    if not path.parent.is_dir():
+        raise RecordError(f"folder {path.parent} does not exist; create it first")
+    if path.exists() and not force:
+        raise RecordError(f"{path} exists; choose another name or pass --force")
+
+
+def first_error(error: ValidationError) -> str:
+    """The first complaint of pydantic in one line."""
+    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    where = ".".join(str(part) for part in first["loc"])
+    message = first["msg"].removeprefix("Value error, ")
+    return f"`{where}`: {message}" if where else message
+
+
+def _equal(stored: Any, computed: Any) -> bool:
+    """Equal up to the last bits, in which other machines round a logarithm differently."""
+    if isinstance(computed, tuple):
+        return all(map(_equal, stored, cast(tuple[float, ...], computed)))
+    return isclose(stored, computed, rel_tol=1e-9, abs_tol=1e-12)
+
+
+def _summary(rows: Sequence[Row], level: float) -> dict[str, Any]:
+    """What follows from the rows."""
+    n, correct = len(rows), sum(row.correct is True for row in rows)
+    return {
+        "n": n,
+        "correct": correct,
+        "unparsable": sum(row.correct is None for row in rows),
+        "truncated": sum(row.truncated for row in rows),
+        "score": correct / n,
+        "interval": wilson(correct, n, level),
+        "mean_score": sum(row.score for row in rows) / n,
+        "tokens": sum(row.tokens for row in rows),
+    }

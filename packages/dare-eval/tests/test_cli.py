@@ -1,0 +1,137 @@
+"""The command line: exit codes, one-line errors, files."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dare_eval import Record
+from dare_eval.cli import app
+
+pytestmark = pytest.mark.wheel
+
+
+@pytest.fixture(scope="session")
+def checkpoint(model: Any, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The tiny model on disk."""
+    path = tmp_path_factory.mktemp("model") / "tiny"
+    model.save(path)
+    return str(path)
+
+
+def _run(*arguments: object) -> int:
+    with pytest.raises(SystemExit) as caught:
+        app([str(argument) for argument in arguments])
+    return int(caught.value.code or 0)
+
+
+def _error(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+    """The single line that a refused command prints."""
+    assert _run(*arguments) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("error: ")
+    assert captured.err.count("\n") == 1
+    return captured.err
+
+
+def test_run_and_compare(checkpoint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("a", "b"):
+        out = tmp_path / f"{name}.json"
+        assert (
+            _run("run", "sort", "--model", checkpoint, "--n", 12, "--block-length", 4, "--steps", 4, "--out", out) == 0
+        )
+    shown = capsys.readouterr().out
+    record = Record.load(tmp_path / "a.json")
+    assert record.rows == Record.load(tmp_path / "b.json").rows
+    assert record.n == 12
+    assert record.protocol_hash[:12] in shown
+    assert "accuracy" in shown
+    assert _run("compare", tmp_path / "a.json", tmp_path / "b.json") == 0
+    assert "no difference shown" in capsys.readouterr().out
+    assert _run("compare", tmp_path / "a.json", tmp_path / "b.json", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["p_value"] == 1.0
+
+
+def test_options_and_threshold(checkpoint: str, tmp_path: Path) -> None:
+    out = tmp_path / "r.json"
+    arguments = ("--n", 4, "--options", "digits=6", "--threshold", 0.5, "--split", "validation", "--seed", 3)
+    assert _run("run", "sort", "--model", checkpoint, *arguments, "--out", out) == 0
+    protocol = Record.load(out).protocol
+    assert (protocol.options, protocol.split, protocol.seed) == ({"digits": 6}, "validation", 3)
+    assert protocol.sampler.model_dump() == {
+        "kind": "threshold",
+        "gen_length": 6,
+        "block_length": 6,
+        "temperature": 0.0,
+        "tau": 0.5,
+    }
+
+
+def test_existing_record(checkpoint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "r.json"
+    out.write_text("mine")
+    command = ("run", "sort", "--model", checkpoint, "--n", 2, "--out", out)
+    assert "exists; choose another name or pass --force" in _error(capsys, *command)
+    assert out.read_text() == "mine"
+    assert _run(*command, "--force") == 0
+    assert Record.load(out).n == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "Missing command"),
+        (("rnu",), "No such command 'rnu'"),
+        (("run",), "Missing argument"),
+        (("run", "srot", "--model", "M"), "unknown task 'srot'; did you mean sort?"),
+        (("run", "sort", "--model", "M", "--bolck-length", 4), "No such option: --bolck-length"),
+        (("run", "sort", "--model", "M", "--n", "many"), "Invalid value for '--n'"),
+        (("run", "sort", "--model", "M", "--n", 0), "`n`: Input should be greater than or equal to 1"),
+        (
+            ("run", "sort", "--model", "M", "--split", "tset"),
+            "`split`: Input should be 'train', 'validation' or 'test'",
+        ),
+        (("run", "sort", "--model", "M", "--options", "digit=3"), "no option 'digit'; did you mean digits?"),
+        (("run", "sort", "--model", "M", "--options", "digits"), "expected key=value, got 'digits'"),
+        (("run", "sort", "--model", "M", "--options", "digits=["), "cannot read the value of 'digits=['"),
+        (("run", "sort", "--model", "M", "--options", "digits=six"), "expected int, got 'six'"),
+        (("run", "sort", "--model", "M", "--block-length", 3), "`block_length`=3 does not divide `gen_length`=8"),
+        (("run", "sort", "--model", "M", "--steps", 4, "--threshold", 0.9), "exclude each other"),
+        (("run", "sort", "--model", "M", "--template", "x"), "expected a template with {prompt}"),
+        (("run", "sort", "--model", "no/such/folder"), "no/such/folder"),
+        (("run", "sort", "--model", "M", "--out", "no/such/folder/r.json"), "folder no/such/folder does not exist"),
+        (("compare", "a.json"), "Missing argument"),
+        (("compare", "no-a.json", "no-b.json"), "cannot read no-a.json"),
+    ],
+    ids=str,
+)
+def test_bad_input_is_one_line(
+    arguments: tuple[object, ...], message: str, capsys: pytest.CaptureFixture[str], monkeypatch: Any, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert message in _error(capsys, *arguments)
+
+
+def test_compare_refuses_unlike_protocols(checkpoint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    a, b = tmp_path / "a.json", tmp_path / "b.json"
+    assert _run("run", "sort", "--model", checkpoint, "--n", 2, "--steps", 4, "--out", a) == 0
+    assert _run("run", "sort", "--model", checkpoint, "--n", 2, "--steps", 8, "--out", b) == 0
+    capsys.readouterr()
+    assert "not comparable: sampler.steps (4 ≠ 8)" in _error(capsys, "compare", a, b)
+
+
+def test_help_and_tasks(capsys: pytest.CaptureFixture[str]) -> None:
+    assert _run("--help") == 0
+    assert _run("tasks") == 0
+    shown = capsys.readouterr().out
+    assert all(name in shown for name in ("sort", "addition", "countdown", "sudoku4"))
+
+
+def test_interrupt_ends_with_130(monkeypatch: Any) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("dare_eval.cli.Record.load", interrupted)
+    assert _run("compare", "a.json", "b.json") == 130

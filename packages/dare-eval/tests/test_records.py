@@ -1,0 +1,234 @@
+"""Protocols, records and comparisons, without a model."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from dare_eval import LladaSampler, NotComparable, Protocol, Record, RecordError, ThresholdSampler, compare
+from dare_eval.protocol import digest
+
+pytestmark = pytest.mark.wheel
+
+MIXED = [True] * 4 + [False] * 3 + [None] * 3
+
+
+def test_identity_is_filled_in(protocol: Callable[..., Protocol]) -> None:
+    made = protocol()
+    assert (made.options, made.task_version, made.verifier) == ({"digits": 8}, "1", "digits/1")
+    assert made == protocol(options={"digits": 8})
+    assert made.hash() == protocol(options={"digits": 8}).hash()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"options": {"digits": 7}},
+        {"split": "validation"},
+        {"n": 11},
+        {"seed": 1},
+        {"template": "sort {prompt}"},
+        {"chat": True},
+        {"steps": 8},
+        {"temperature": 0.5},
+        {"sampler": ThresholdSampler(gen_length=8, block_length=4)},
+        {"eos": "suppress"},
+        {"task_version": "0", "dataset": "x", "verifier": "digits/1"},
+    ],
+    ids=str,
+)
+def test_hash_covers_every_field(protocol: Callable[..., Protocol], change: dict) -> None:
+    assert protocol(**change).hash() != protocol().hash()
+
+
+def test_hash_is_over_the_whole_protocol(protocol: Callable[..., Protocol]) -> None:
+    assert protocol().hash() == digest(protocol().model_dump(mode="json"))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"task": "srot"}, "did you mean sort"),
+        ({"split": "tset"}, "'train', 'validation' or 'test'"),
+        ({"template": "sort it"}, "expected a template with {prompt}"),
+        ({"n": 0}, "greater than or equal to 1"),
+        ({"options": {"digits": 1}, "n": 50}, "too few test problems"),
+        ({"shots": 3}, "Extra inputs"),
+    ],
+    ids=str,
+)
+def test_protocol_refuses(protocol: Callable[..., Protocol], change: dict, message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        protocol(**change)
+
+
+def test_items_refuse_another_version_of_the_task(protocol: Callable[..., Protocol]) -> None:
+    made = protocol()
+    with pytest.raises(ValueError, match="`task_version` '0' of task 'sort', installed is '1'"):
+        made.model_copy(update={"task_version": "0"}).items()
+    with pytest.raises(ValueError, match="changed without a new version"):
+        made.model_copy(update={"dataset": "0" * 64}).items()
+
+
+def test_summary(protocol: Callable, record: Callable) -> None:
+    made = record(protocol(), MIXED)
+    assert (made.n, made.correct, made.unparsable, made.score, made.mean_score) == (10, 4, 3, 0.4, 0.4)
+    assert made.interval == pytest.approx((0.1682, 0.6873), abs=1e-4)
+    assert (made.tokens, made.tokens_per_second, made.chance) == (30, 60.0, 0.0004032)
+
+
+def test_round_trip(protocol: Callable, record: Callable, tmp_path: Path) -> None:
+    made = record(protocol(), MIXED)
+    made.save(tmp_path / "r.json")
+    assert Record.load(tmp_path / "r.json") == made
+    assert [file.name for file in tmp_path.iterdir()] == ["r.json"]
+
+
+def test_save_refuses_to_overwrite(protocol: Callable, record: Callable, tmp_path: Path) -> None:
+    path = tmp_path / "r.json"
+    record(protocol(), MIXED).save(path)
+    other = record(protocol(), [True] * 10)
+    with pytest.raises(RecordError, match="exists; choose another name or pass --force"):
+        other.save(path)
+    assert Record.load(path).correct == 4
+    other.save(path, force=True)
+    assert Record.load(path).correct == 10
+    with pytest.raises(RecordError, match="does not exist"):
+        other.save(tmp_path / "nowhere" / "r.json")
+
+
+def test_a_failed_write_leaves_the_old_record(
+    protocol: Callable, record: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "r.json"
+    record(protocol(), MIXED).save(path)
+
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        record(protocol(), [True] * 10).save(path, force=True)
+    assert Record.load(path).correct == 4
+    assert [file.name for file in tmp_path.iterdir()] == ["r.json"]
+
+
+@pytest.mark.parametrize("field", ["device", "dtype", "batch_size", "protocol_hash", "checkpoint", "versions", "rows"])
+def test_a_record_without_its_circumstances_is_refused(
+    protocol: Callable, record: Callable, tmp_path: Path, field: str
+) -> None:
+    data = record(protocol(), MIXED).model_dump(mode="json")
+    del data[field]
+    (tmp_path / "r.json").write_text(json.dumps(data))
+    with pytest.raises(RecordError, match=f"`{field}`: Field required"):
+        Record.load(tmp_path / "r.json")
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        (("score",), 0.9, "`score`: expected 0.4 from the rows, got 0.9"),
+        (("correct",), 9, "`correct`: expected 4"),
+        (("interval",), [0.3, 0.5], "`interval`: expected"),
+        (("rows",), [], "expected 10 rows"),
+        (("protocol", "seed"), 5, "the protocol was edited"),
+        (("protocol", "sampler", "steps"), 8, "the protocol was edited"),
+        (("device",), "", "`device`"),
+    ],
+    ids=str,
+)
+def test_an_edited_record_is_refused(
+    protocol: Callable, record: Callable, tmp_path: Path, path: tuple[str, ...], value: object, message: str
+) -> None:
+    data = record(protocol(), MIXED).model_dump(mode="json")
+    inner = data
+    for key in path[:-1]:
+        inner = inner[key]
+    inner[path[-1]] = value
+    (tmp_path / "r.json").write_text(json.dumps(data))
+    with pytest.raises(RecordError, match=message):
+        Record.load(tmp_path / "r.json")
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "3", '{"protocol": 3}'])
+def test_load_refuses_other_files(tmp_path: Path, text: str) -> None:
+    (tmp_path / "r.json").write_text(text)
+    with pytest.raises(RecordError, match=r"no intact score record|no JSON file"):
+        Record.load(tmp_path / "r.json")
+    with pytest.raises(RecordError, match="cannot read"):
+        Record.load(tmp_path / "nothing.json")
+
+
+def test_a_record_of_a_future_task_version_can_be_read(protocol: Callable, record: Callable, tmp_path: Path) -> None:
+    """Old numbers stay comparable with one another after the task has moved on."""
+    data = record(protocol(), MIXED).model_dump(mode="json")
+    data["protocol"] |= {"task": "retired", "task_version": "9"}
+    data["protocol_hash"] = digest(data["protocol"])
+    (tmp_path / "r.json").write_text(json.dumps(data))
+    old = Record.load(tmp_path / "r.json")
+    assert old.protocol.task_version == "9"
+    assert compare(old, old).n == 10
+
+
+def test_compare_by_hand(protocol: Callable, record: Callable) -> None:
+    """Of ten, b alone solves five and a alone one: difference 0.4, McNemar 14/64."""
+    a = record(protocol(), [True, True, True, True] + [False] * 6, checkpoint="a")
+    b = record(protocol(), [True, True, True, None] + [True] * 5 + [False], checkpoint="b")
+    result = compare(a, b)
+    assert (result.n, result.only_a, result.only_b) == (10, 1, 5)
+    assert (result.score_a, result.score_b, result.difference) == (0.4, 0.8, 0.4)
+    assert result.p_value == 14 / 64
+    assert result.interval[0] < 0.4 < result.interval[1]
+    assert result.conclusion == "no difference shown"
+    assert result.notes == ()
+
+
+def test_conclusion_follows_the_interval(protocol: Callable, record: Callable) -> None:
+    none, every = record(protocol(), [False] * 10), record(protocol(), [True] * 10, checkpoint="d")
+    assert compare(none, every).conclusion == "b is better"
+    assert compare(every, none).conclusion == "a is better"
+
+
+def test_compare_pairs_by_problem_not_by_place(protocol: Callable, record: Callable) -> None:
+    a = record(protocol(), MIXED)
+    b = a.model_copy(update={"rows": a.rows[::-1], "checkpoint": "b"})
+    assert (compare(a, b).only_a, compare(a, b).only_b) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("change", "fields"),
+    [
+        ({"steps": 8}, ("sampler.steps",)),
+        ({"temperature": 1.0, "eos": "suppress"}, ("sampler.temperature", "eos")),
+        ({"seed": 1}, ("seed", "dataset")),
+        ({"options": {"digits": 7}}, ("options.digits", "dataset")),
+        ({"template": "{prompt} "}, ("template",)),
+        ({"sampler": LladaSampler(gen_length=16, block_length=4, steps=4)}, ("sampler.gen_length",)),
+    ],
+    ids=str,
+)
+def test_unlike_protocols_are_refused(
+    protocol: Callable, record: Callable, change: dict, fields: tuple[str, ...]
+) -> None:
+    a, b = record(protocol(), MIXED), record(protocol(**change), MIXED)
+    with pytest.raises(NotComparable) as caught:
+        compare(a, b)
+    assert caught.value.fields == fields
+    assert all(field in str(caught.value) for field in fields)
+
+
+def test_unlike_conditions_are_refused_unless_ignored(protocol: Callable, record: Callable) -> None:
+    a, b = record(protocol(), MIXED), record(protocol(), MIXED, device="cuda X", dtype="bfloat16", checkpoint="b")
+    with pytest.raises(NotComparable, match=r"device \(cpu ≠ cuda X\), dtype \(float32 ≠ bfloat16\)"):
+        compare(a, b)
+    assert compare(a, b, ignore=["device", "dtype"]).notes == ("device: cpu ≠ cuda X", "dtype: float32 ≠ bfloat16")
+    with pytest.raises(ValueError, match="`ignore`: expected"):
+        compare(a, b, ignore=["seed"])
+
+
+def test_other_versions_are_noted(protocol: Callable, record: Callable) -> None:
+    a = record(protocol(), MIXED)
+    b = record(protocol(), MIXED, versions={"torch": "3"}, batch_size=8)
+    assert compare(a, b).notes == ("batch_size: 4 ≠ 8", "torch: '2' ≠ '3'", "checkpoint: the same weights")
