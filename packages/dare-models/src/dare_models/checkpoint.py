@@ -1,0 +1,245 @@
+"""Reading and writing a checkpoint folder so that nothing is lost without a word."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils import logging
+from transformers.utils.hub import cached_file
+
+from dare_models.families.family import Family
+from dare_models.precision import FLOATS
+
+CONFIG, WEIGHTS, INDEX, TOKENIZER = "config.json", "model.safetensors", "model.safetensors.index.json", "tokenizer.json"
+DTYPES: dict[str, str] = dict(zip(("F64", "F32", "F16", "BF16"), FLOATS, strict=True))
+
+
+class CheckpointError(ValueError):
+    """A checkpoint that cannot be loaded whole, or not be written here."""
+
+
+@dataclass(frozen=True)
+class TensorHeader:
+    """What a file says about one tensor without reading its values."""
+
+    file: str
+    shape: tuple[int, ...]
+    dtype: str
+
+
+def locate(path: str | os.PathLike[str]) -> Path:
+    """Return the folder of a checkpoint, fetching a Hub repository if `path` is no folder.
+
+    Args:
+        path: a folder, or the id of a repository.
+
+    Raises:
+        CheckpointError: neither exists.
+    """
+    folder = Path(path)
+    if folder.is_dir():
+        return folder
+    if folder.is_absolute() or len(folder.parts) > 2 or folder.exists() or str(path).startswith("."):
+        raise CheckpointError(f"expected a checkpoint folder, got {str(path)!r}, which is not a folder")
+    return _fetch(str(path))
+
+
+def _fetch(repository: str) -> Path:
+    def get(name: str, *, needed: bool) -> str | None:
+        return cached_file(repository, name, _raise_exceptions_for_missing_entries=needed)
+
+    config = get(CONFIG, needed=True)
+    assert config is not None
+    folder = Path(config).parent
+    index = get(INDEX, needed=False)
+    for shard in [WEIGHTS] if index is None else sorted(set(_read_json(Path(index))["weight_map"].values())):
+        get(shard, needed=True)
+    for name in (TOKENIZER, "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja"):
+        get(name, needed=False)
+    return folder
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """Return the fields of config.json.
+
+    Raises:
+        CheckpointError: the file is missing or no JSON.
+    """
+    return _read_json(folder / CONFIG)
+
+
+def declared_dtype(fields: Mapping[str, Any]) -> str | None:
+    """Return the dtype that config.json declares.
+
+    Raises:
+        CheckpointError: it is no floating-point dtype.
+    """
+    value = fields.get("torch_dtype", fields.get("dtype"))
+    if value is not None and value not in DTYPES.values():
+        raise CheckpointError(f"config field `torch_dtype`: expected one of {sorted(DTYPES.values())}, got {value!r}")
+    return value
+
+
+def read_headers(folder: Path) -> dict[str, TensorHeader]:
+    """Return what the weight files say about each tensor, by original name.
+
+    Raises:
+        CheckpointError: a shard is missing or truncated, or the index and the shards disagree.
+    """
+    index = folder / INDEX
+    weight_map: dict[str, str] = _read_json(index)["weight_map"] if index.exists() else {}
+    headers: dict[str, TensorHeader] = {}
+    for shard in sorted(set(weight_map.values())) or [WEIGHTS]:
+        for name, header in _read_shard(folder / shard).items():
+            if name in headers:
+                raise CheckpointError(f"tensor {name!r}: expected once, got it in {headers[name].file} and {shard}")
+            headers[name] = header
+    if weight_map:
+        _check_index(weight_map, headers)
+    return headers
+
+
+def verify(folder: Path, family: Family, config: PreTrainedConfig) -> None:
+    """Check that the weight files fill the model exactly, without reading a value.
+
+    Each tensor is used once, none is missing, all have the right shape and the dtype that config.json declares.
+
+    Args:
+        folder: holds config.json and the weights.
+        family: knows the key mapping and the model.
+        config: says how large the model is.
+
+    Raises:
+        CheckpointError: naming the file, field or tensor that does not fit.
+    """
+    headers = read_headers(folder)
+    with torch.device("meta"):
+        skeleton = family.model_class(config)
+    _check_names_and_shapes(family, {name: tuple(t.shape) for name, t in skeleton.state_dict().items()}, headers)
+    _check_dtypes(headers, declared_dtype(read_config(folder)))
+
+
+def _check_names_and_shapes(
+    family: Family, expected: Mapping[str, tuple[int, ...]], headers: Mapping[str, TensorHeader]
+) -> None:
+    source: dict[str, str] = {}
+    for name, native in family.native_names(headers).items():
+        if native in source:
+            raise CheckpointError(f"tensor {name!r}: expected once, but {source[native]!r} is the same parameter")
+        if native not in expected:
+            raise CheckpointError(f"tensor {name!r}: expected none of this name in the {family.name} family, got one")
+        if headers[name].shape != expected[native]:
+            raise CheckpointError(f"tensor {name!r}: expected shape {expected[native]}, got {headers[name].shape}")
+        source[native] = name
+    if missing := sorted(expected.keys() - source.keys()):
+        raise CheckpointError(f"{len(missing)} parameters: expected in the checkpoint, got none, first {missing[0]!r}")
+
+
+@contextmanager
+def new_folder(path: str | os.PathLike[str]) -> Generator[Path, None, None]:
+    """Give a temporary sibling folder that becomes `path` if the body succeeds and vanishes if it does not.
+
+    Raises:
+        CheckpointError: `path` exists already.
+    """
+    target = Path(path)
+    if target.exists():
+        raise CheckpointError(f"expected a new path, got {str(target)!r}, which exists; remove it or choose another")
+    partial = target.with_name(f".{target.name}.partial-{os.getpid()}")
+    shutil.rmtree(partial, ignore_errors=True)  # left by a process that was killed
+    partial.mkdir(parents=True)
+    try:
+        yield partial
+        partial.rename(target)
+    except BaseException:
+        shutil.rmtree(partial)
+        raise
+
+
+def write(
+    path: str | os.PathLike[str], family: Family, module: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None
+) -> None:
+    """Write a checkpoint in the layout of the original repository, whole or not at all, and check that it loads.
+
+    Args:
+        path: a folder that does not exist yet.
+        family: whose layout.
+        module: config and weights.
+        tokenizer: written beside them, if there is one.
+
+    Raises:
+        CheckpointError: `path` exists, or the module holds tensors that the layout has no place for.
+    """
+    with new_folder(path) as folder, quiet():
+        module.save_pretrained(folder)
+        if tokenizer is not None:
+            tokenizer.save_pretrained(folder)
+        for file in folder.iterdir():  # safetensors keeps its files private; others may read the config, so these too
+            file.chmod((folder / CONFIG).stat().st_mode)
+        verify(folder, family, family.config(read_config(folder)))
+
+
+@contextmanager
+def quiet() -> Generator[None, None, None]:
+    """Hide transformers' progress bars for a while."""
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
+
+
+def _read_json(file: Path) -> dict[str, Any]:
+    try:
+        return json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise CheckpointError(f"expected the file {file.name!r}, got none in {str(file.parent)!r}") from None
+    except json.JSONDecodeError as error:
+        raise CheckpointError(f"file {str(file)!r}: expected JSON, got {error}; copy it again") from error
+
+
+def _read_shard(file: Path) -> dict[str, TensorHeader]:
+    if not file.exists():
+        raise CheckpointError(
+            f"expected the weight file {file.name!r}, got none in {str(file.parent)!r}; copy it again"
+        )
+    try:
+        with safe_open(file, framework="pt") as tensors:
+            slices = {name: tensors.get_slice(name) for name in tensors.keys()}  # noqa: SIM118 (no iterator)
+            return {
+                name: TensorHeader(file.name, tuple(part.get_shape()), part.get_dtype())
+                for name, part in slices.items()
+            }
+    except SafetensorError as error:
+        raise CheckpointError(f"weight file {str(file)!r}: damaged or truncated ({error}); copy it again") from error
+
+
+def _check_index(weight_map: Mapping[str, str], headers: Mapping[str, TensorHeader]) -> None:
+    for name in sorted(weight_map.keys() | headers.keys()):
+        listed, found = weight_map.get(name), headers[name].file if name in headers else None
+        if listed != found:
+            raise CheckpointError(f"tensor {name!r}: expected in {listed} by {INDEX}, found in {found}")
+
+
+def _check_dtypes(headers: Mapping[str, TensorHeader], declared: str | None) -> None:
+    wanted = declared
+    for name, header in headers.items():
+        dtype = DTYPES.get(header.dtype)
+        if dtype is None:
+            raise CheckpointError(f"tensor {name!r}: expected one of {sorted(DTYPES)}, got {header.dtype}")
+        wanted = wanted or dtype
+        if dtype != wanted:
+            origin = "`torch_dtype` of config.json" if declared else "the tensors before it"
+            raise CheckpointError(f"tensor {name!r}: expected dtype {wanted} by {origin}, got {dtype}")

@@ -1,0 +1,66 @@
+"""The families this package reads and writes: one file each, listed here."""
+
+from __future__ import annotations
+
+import difflib
+
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
+from transformers.conversion_mapping import register_checkpoint_conversion_mapping
+
+from dare_models.families.family import Family
+from dare_models.families.llada import LLADA
+
+__all__ = ["FAMILIES", "Family", "family_for", "family_names", "get_family", "register"]
+
+FAMILIES: tuple[Family, ...] = (LLADA,)
+
+
+def family_names() -> tuple[str, ...]:
+    """Return the names of all families.
+
+    >>> family_names()
+    ('llada',)
+    """
+    return tuple(family.name for family in FAMILIES)
+
+
+def get_family(name: str) -> Family:
+    """Return one family by name.
+
+    Raises:
+        ValueError: no family has this name.
+    """
+    for family in FAMILIES:
+        if family.name == name:
+            return family
+    close = difflib.get_close_matches(name, family_names(), n=1)
+    hint = f"did you mean {close[0]!r}?" if close else "choose one of these."
+    raise ValueError(f"expected a family of {list(family_names())}, got {name!r}; {hint}")
+
+
+def family_for(fields: dict[str, object]) -> Family:
+    """Return the family whose architecture a config.json names.
+
+    Raises:
+        ValueError: no family reads this architecture.
+    """
+    names = fields.get("architectures")
+    wanted = names if isinstance(names, list) else []
+    for family in FAMILIES:
+        if family.architecture in wanted:
+            return family
+    known = [family.architecture for family in FAMILIES]
+    raise ValueError(f"expected `architectures` in config.json to name one of {known}, got {names!r}")
+
+
+def register() -> None:
+    """Make transformers' Auto classes and its key conversion know the families.
+
+    `load` and `tiny` call it; call it yourself only before using `AutoModel` on such a checkpoint, in every process
+    that does. Calling it again changes nothing.
+    """
+    for family in FAMILIES:
+        AutoConfig.register(family.config_class.model_type, family.config_class, exist_ok=True)
+        AutoModel.register(family.config_class, family.model_class, exist_ok=True)
+        AutoModelForCausalLM.register(family.config_class, family.model_class, exist_ok=True)
+        register_checkpoint_conversion_mapping(family.architecture, family.weight_renamings(), overwrite=True)

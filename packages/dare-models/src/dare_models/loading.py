@@ -1,0 +1,80 @@
+"""From a folder to a `DiffusionLM`, and nothing in between may go wrong in silence."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
+
+from dare_models import checkpoint, precision
+from dare_models.families import family_for, register
+from dare_models.lm import DiffusionLM
+
+
+def load(
+    path: str | os.PathLike[str],
+    *,
+    dtype: str | torch.dtype = "float32",
+    device: str | torch.device = "cpu",
+    mask_token_id: int | None = None,
+    backend: str = "sdpa",
+) -> DiffusionLM:
+    """Load a checkpoint in the layout of its original repository, without remote code.
+
+    Every tensor of the files is used exactly once and every parameter comes from a file, with the right shape and
+    dtype; the architecture fields of the config must describe what the family computes.
+
+    Args:
+        path: a folder (then nothing is fetched), or the id of a Hub repository.
+        dtype: floating-point type of the parameters in memory.
+        device: where the parameters go.
+        mask_token_id: mask id, where the checkpoint does not record it.
+        backend: transformers' attention implementation.
+
+    Returns:
+        The model in eval mode.
+
+    Raises:
+        CheckpointError: a file, tensor or dtype that does not fit, by name.
+        ValueError: a config field that the family does not implement, or no mask id.
+    """
+    register()
+    folder = checkpoint.locate(path)
+    fields = checkpoint.read_config(folder)
+    family = family_for(fields)
+    if mask_token_id is not None:
+        fields = {**fields, "mask_token_id": mask_token_id}
+    config = family.config(fields)
+    tokenizer = _load_tokenizer(folder)
+    spec = family.describe(config, tokenizer)
+    if tokenizer is not None and len(tokenizer) > spec.vocab_size:
+        raise checkpoint.CheckpointError(
+            f"tokenizer.json: expected at most `vocab_size`={spec.vocab_size} tokens, got {len(tokenizer)}"
+        )
+    checkpoint.verify(folder, family, config)
+    with checkpoint.quiet():
+        loaded: Any = family.model_class.from_pretrained(
+            folder,
+            config=config,
+            dtype=precision.as_dtype(dtype),
+            attn_implementation=backend,
+            local_files_only=True,
+            use_safetensors=True,
+            output_loading_info=True,
+        )
+    module, info = loaded
+    if problems := {name: keys for name, keys in info.items() if keys}:
+        raise checkpoint.CheckpointError(f"expected transformers to load {str(folder)!r} whole, got {problems}")
+    return DiffusionLM(precision.place(module, dtype, device).eval(), spec, tokenizer)
+
+
+def _load_tokenizer(folder: Path) -> PreTrainedTokenizerBase | None:
+    if not (folder / checkpoint.TOKENIZER).exists():
+        return None
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(folder, local_files_only=True)
+    for name in ("is_local", "local_files_only"):  # how it was read is not part of what it is
+        tokenizer.init_kwargs.pop(name, None)
+    return tokenizer

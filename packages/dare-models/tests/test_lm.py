@@ -1,0 +1,118 @@
+"""DiffusionLM: calls, text, saving."""
+
+import re
+
+import pytest
+import torch
+
+from dare_models import CheckpointError, DiffusionLM, load, tiny, tiny_tokenizer
+from dare_models.testing import dense_gather, example
+
+TOKENIZER = tiny_tokenizer("0123456789+=>")
+
+
+@pytest.fixture(scope="module")
+def lm():
+    return tiny(tokenizer=TOKENIZER)
+
+
+def test_what_a_sampler_reads(lm):
+    shown = (lm.level, lm.mask_id, lm.eos_ids, lm.pad_id, lm.vocab_size, lm.attention, lm.block_length, lm.left_context)
+    assert shown == (2, 2, (0, 3), 0, 20, "full", None, 0)
+    assert lm.device == torch.device("cpu")
+    assert not hasattr(lm, "new_cache")
+
+
+def test_a_cache_is_refused_until_there_is_one(lm):
+    ids = torch.tensor([[7, 2]])
+    for argument in ({"cache": object()}, {"write": torch.ones(1, 2, dtype=torch.bool)}):
+        with pytest.raises(ValueError, match="no cache yet"):
+            lm(ids, **argument)
+
+
+def test_blocks_do_not_matter_under_full_attention(lm):
+    ids = torch.tensor([[7, 2, 8, 2]])
+    assert torch.equal(lm(ids, blocks=torch.tensor([[0, 0, 1, 1]])), lm(ids))
+
+
+def test_positions_of_another_shape_are_refused(lm):
+    with pytest.raises(ValueError, match=re.escape("shape (1, 2), got (1, 3)")):
+        lm(torch.tensor([[7, 2]]), positions=torch.arange(3)[None])
+
+
+def test_only_relative_positions_matter():
+    lm = example("llada")
+    ids = torch.tensor([[7, 2, 8, 9]])
+    shifted = lm(ids, positions=torch.arange(4)[None] + 3)
+    assert (shifted - lm(ids)).abs().max() < 1e-6  # rotary angles are float32
+
+
+@pytest.mark.wheel
+def test_text_round_trip(lm):
+    assert lm.decode(lm.encode("12+34=46>")) == "12+34=46>"
+    assert lm.encode("") == []
+    ids = torch.tensor([*lm.encode("12"), lm.mask_id, lm.eos_ids[0]])
+    assert lm.decode(ids) == "12"
+    assert lm.decode(ids, specials=True) == "12<|mdm_mask|><|endoftext|>"
+
+
+def test_chat_ends_where_the_answer_begins(lm):
+    [plain, turns] = lm.chat(["1+1", [{"role": "system", "content": "7"}, {"role": "user", "content": "1+1"}]])
+    assert lm.decode(plain, specials=True) == "<|startoftext|><|user|>1+1<|eot_id|><|assistant|>"
+    assert lm.decode(turns, specials=True) == ("<|startoftext|><|system|>7<|eot_id|><|user|>1+1<|eot_id|><|assistant|>")
+    assert lm.encode("1+1", chat=True) == plain
+
+
+def test_unknown_characters_are_refused(lm):
+    with pytest.raises(ValueError, match="alphabet, got '1 x'"):
+        lm.encode("1 x")
+
+
+def test_text_without_a_tokenizer_is_refused(golden):
+    lm = load(golden)
+    for use in (lambda: lm.encode("1"), lambda: lm.decode([1]), lambda: lm.chat(["1"])):
+        with pytest.raises(ValueError, match="expected a tokenizer"):
+            use()
+
+
+def test_layout_must_be_known(lm, tmp_path):
+    with pytest.raises(ValueError, match="layout 'original', got 'native'"):
+        lm.save(tmp_path / "x", layout="native")
+
+
+@pytest.mark.wheel
+def test_tokenizer_travels_with_the_model(lm, tmp_path):
+    lm.save(tmp_path / "saved")
+    again = load(tmp_path / "saved")
+    assert again.spec == lm.spec
+    assert again.encode("1+1=>", chat=True) == lm.encode("1+1=>", chat=True)
+    assert again.eos_ids == (0, 3)
+    assert torch.equal(again(torch.tensor([[7, 2]])), lm(torch.tensor([[7, 2]])))
+
+
+def test_a_tokenizer_larger_than_the_vocabulary_is_refused(lm, tmp_path):
+    lm.save(tmp_path / "saved")
+    tiny_tokenizer("0123456789+=>*").save_pretrained(tmp_path / "saved")
+    with pytest.raises(CheckpointError, match=r"at most `vocab_size`=20 tokens, got 21"):
+        load(tmp_path / "saved")
+
+
+def test_fingerprint_sees_one_changed_value(lm):
+    other = tiny(tokenizer=TOKENIZER)
+    assert other.fingerprint() == lm.fingerprint()
+    with torch.no_grad():
+        other.module.lm_head.weight[0, 0].add_(1e-7)
+    assert other.fingerprint() != lm.fingerprint()
+
+
+def test_a_wrapped_head_is_refused_by_score():
+    lm = tiny(tokenizer=TOKENIZER)
+    lm.module.lm_head = torch.nn.Sequential(lm.module.lm_head)
+    ids, valid = torch.full((1, 1, 2), 7), torch.ones(1, 2, dtype=torch.bool)
+    with pytest.raises(TypeError, match="plain linear head"):
+        lm.score(ids, ids[:, 0], valid[:, None], ids, valid, None, gather=dense_gather)
+
+
+def test_repr_is_short(lm):
+    assert repr(lm) == "DiffusionLM(llada, 84800 parameters, torch.float32, cpu)"
+    assert isinstance(lm, DiffusionLM)
