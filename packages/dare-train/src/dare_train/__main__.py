@@ -1,0 +1,5 @@
+"""`python -m dare_train` is `dare-train`."""
+
+from .cli import app
+
+app()

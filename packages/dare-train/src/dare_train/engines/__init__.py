@@ -1,0 +1,1 @@
+"""Engines: who holds the weights and steps the optimiser."""

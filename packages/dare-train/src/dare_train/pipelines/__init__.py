@@ -1,0 +1,1 @@
+"""Pipelines: what one training step is, for each kind of run."""
