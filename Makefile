@@ -4,8 +4,9 @@ NOX := .venv-tools/bin/nox
 
 .PHONY: demo test check tools
 
+# make demo ARGS="--seed 1"
 demo: $(NOX)
-	$(NOX) -s demo
+	$(NOX) -s demo $(if $(ARGS),-- $(ARGS))
 
 test: $(NOX)
 	$(NOX) -s tests

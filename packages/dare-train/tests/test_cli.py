@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from dare_eval.cli import commands as eval_commands
 from dare_train.cli import app
 from dare_train.testing import small_rl, small_sft
 
@@ -43,6 +44,9 @@ def strip_mask_id(model: Path, target: Path) -> Path:
         ("model.path=nowhere", "nowhere"),
         ("data.task=srot", "sort"),
         ("rewards=[{source: no_such_module:f}]", "cannot be imported"),
+        ("objective.name='no_such_module:f'", "no_such_module"),
+        ("objective.options.clip_low=much", "clip_low"),
+        ("data.task='no_such_module:Task'", "no_such_module"),
     ],
 )
 def test_bad_rl_input_is_refused(base_model: Path, tmp_path: Path, override: str, expected: str) -> None:
@@ -96,6 +100,17 @@ def test_rl_run_then_sample(base_model: Path, tmp_path: Path) -> None:
         code, stdout, stderr = run_cli("sample", str(path), "-p", "4321>", "-p", "1>", *extra)
         assert code == 0, stderr
         assert stdout.splitlines()[0].startswith("4321>")
+
+
+def test_evaluation_takes_a_checkpoint(base_model: Path, tmp_path: Path) -> None:
+    assert run_cli("sft", "demo/sft", *small_sft(base_model, tmp_path))[0] == 0
+    models = {"before": base_model, "after": tmp_path / "sft" / "checkpoints" / "step_000004"}
+    for name, model in models.items():
+        settings = ["--n", "20", "--options", "digits=4", "--block-length", "4", "--steps", "2"]
+        command = ["run", "sort", "--model", str(model), *settings, "--out", str(tmp_path / f"{name}.json")]
+        assert runner.invoke(eval_commands, command).exit_code == 0
+    compared = runner.invoke(eval_commands, ["compare", str(tmp_path / "before.json"), str(tmp_path / "after.json")])
+    assert compared.exit_code == 0, compared.output
 
 
 def test_sample_refuses_a_folder_without_a_model(tmp_path: Path) -> None:

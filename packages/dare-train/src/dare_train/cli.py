@@ -21,7 +21,7 @@ from .checkpoint import newest_model
 from .config import load_config
 from .demo import DemoResult
 from .demo import demo as run_demo
-from .errors import ConfigError, TrainError
+from .errors import CheckpointError, ConfigError, TrainError
 from .progress import ProgressView
 from .run import Observer, run
 
@@ -39,6 +39,9 @@ def _one_line_errors() -> Iterator[None]:
     except TrainError as error:
         Console(stderr=True).print(f"dare-train: {error}", highlight=False, soft_wrap=True, markup=False)
         raise typer.Exit(error.exit_code) from error
+    except OSError as error:
+        Console(stderr=True).print(f"dare-train: {error}", highlight=False, soft_wrap=True, markup=False)
+        raise typer.Exit(CheckpointError.exit_code) from error
     except KeyboardInterrupt:
         Console(stderr=True).print("dare-train: stopped at once; the last checkpoint is kept")
         raise typer.Exit(130) from None
@@ -137,21 +140,30 @@ def _run_decode(folder: Path) -> dict[str, Any]:
 @app.command()
 @_command
 def demo(
-    out: Annotated[Path, typer.Option(help="Folder of the demo.")] = Path("runs/demo"),
+    out: Annotated[Path | None, typer.Option(help="Folder of the demo; by default the next free runs/demo-N.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the model, the data and the sampling.")] = 0,
     n: Annotated[int, typer.Option(min=1, help="Test problems.")] = 2000,
     resume: Resume = False,
 ) -> None:
     """SFT, then RL, then evaluation of a tiny diffusion language model; a few minutes on two CPU cores."""
     console = Console()
+    folder = out or _demo_folder(resume)
     with ExitStack() as open_views:
 
         def stage(name: str) -> Observer:
             open_views.close()
             return open_views.enter_context(ProgressView(name, console))
 
-        result = run_demo(out, seed=seed, n=n, resume=resume, stage=stage)
-    _print_demo(console, result, out)
+        result = run_demo(folder, seed=seed, n=n, resume=resume, stage=stage)
+    _print_demo(console, result, folder)
+
+
+def _demo_folder(resume: bool) -> Path:
+    """The next free `runs/demo-N`, or the last one to resume."""
+    number = 1
+    while (taken := Path(f"runs/demo-{number}")).exists():
+        number += 1
+    return Path(f"runs/demo-{max(1, number - 1)}") if resume else taken
 
 
 def _print_demo(console: Console, result: DemoResult, out: Path) -> None:

@@ -107,8 +107,15 @@ class ObjectiveConfig(Base):
     """Keywords of the objective's factory, e.g. `{clip_low: 0.2}`."""
 
     def build(self) -> dare_objectives.Objective:
-        """The objective record."""
-        return dare_objectives.get(self.name, self.options)
+        """The objective record.
+
+        Raises:
+            ValueError: for an unknown name or option, or a factory that cannot be imported or called with the options.
+        """
+        try:
+            return dare_objectives.get(self.name, self.options)
+        except (ImportError, AttributeError, TypeError) as error:
+            raise ValueError(f"objective {self.name!r} with options {self.options}: {error}") from error
 
 
 class OptimConfig(Base):

@@ -43,8 +43,8 @@ def load_task(config: TaskData) -> Task:
     """
     try:
         return get_task(config.task, config.options)
-    except ValueError as error:
-        raise DataError(str(error)) from error
+    except (ValueError, ImportError, AttributeError) as error:
+        raise DataError(f"`data.task`={config.task!r}: {error}") from error
 
 
 def load_rows(config: DataConfig, *, completions: bool) -> list[Row]:

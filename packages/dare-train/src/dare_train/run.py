@@ -104,7 +104,7 @@ def _drive(
     stop: StopFlag,
     observer: Observer | None,
 ) -> RunResult:
-    done = checkpoint.step if checkpoint else 0
+    done, saved = (checkpoint.step, checkpoint.path) if checkpoint else (0, folder.path)
     total = config.run.steps
     metrics: dict[str, float] = {}
     every = config.checkpoint.every
@@ -119,11 +119,10 @@ def _drive(
         if observer:
             observer(done, total, metrics)
         if stop.raised or done == total or (every and done % every == 0):
-            workers.run(partial(_save, store=store, step=done))
+            saved = workers.run(partial(_save, store=store, step=done))[0]
         if stop.raised and done < total:
             raise Interrupted(f"stopped by {stop.raised} after step {done} of {total}; continue with --resume")
-    last = workers.run(partial(_save, store=store, step=done))[0]
-    return RunResult(path=folder.path, checkpoint=last, metrics=metrics)
+    return RunResult(path=folder.path, checkpoint=saved, metrics=metrics)
 
 
 def _step(worker: Pipeline, step: int) -> StepReport:
@@ -131,7 +130,7 @@ def _step(worker: Pipeline, step: int) -> StepReport:
 
 
 def _save(worker: Pipeline, store: CheckpointStore, step: int) -> Path:
-    return store.save(step, worker.engine.lm, worker.engine.state, worker.counters())
+    return store.save(step, worker.engine.lm, worker.engine.state, worker.optimiser.counters())
 
 
 def _build(config: SftConfig | RlConfig, parts: Parts, checkpoint: Checkpoint | None) -> Pipeline:
@@ -150,7 +149,7 @@ def _build(config: SftConfig | RlConfig, parts: Parts, checkpoint: Checkpoint | 
         worker = RlPipeline(config, engine, parts.rollout(config.rollout), rows, rewards, validate)
     if checkpoint:
         engine.load_state(checkpoint.optimizer())
-        worker.restore(checkpoint.counters())
+        worker.optimiser.restore(checkpoint.counters())
     return worker
 
 

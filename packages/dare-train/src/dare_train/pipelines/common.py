@@ -1,6 +1,6 @@
 """What the pipelines share: one optimiser step over micro-batches, and the report of a step."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -31,20 +31,13 @@ class StepReport:
 
 
 class Pipeline(Protocol):
-    """The worker of a run: one training step, and the counters that a resumed run continues from."""
+    """The worker of a run: an engine, and what one training step does with it."""
 
     engine: Engine
+    optimiser: "Optimiser"
 
     def step(self, step: int) -> StepReport:
         """Do the 0-based training step."""
-        ...
-
-    def counters(self) -> dict[str, int]:
-        """Integers to store in a checkpoint."""
-        ...
-
-    def restore(self, counters: dict[str, Any]) -> None:
-        """Continue from stored counters."""
         ...
 
 
@@ -84,6 +77,14 @@ class Optimiser:
         self._total = total
         self._micro_batch = micro_batch
         self._dropped_in_a_row = 0
+
+    def counters(self) -> dict[str, int]:
+        """Integers to store in a checkpoint."""
+        return {"updates": self.updates, "grad_sequences": self.grad_sequences}
+
+    def restore(self, counters: Mapping[str, int]) -> None:
+        """Continue from stored counters."""
+        self.updates, self.grad_sequences = counters["updates"], counters["grad_sequences"]
 
     def score(self, plan: Plan, rows: Tensor) -> Tensor:
         """Log-probs `[B,K,S]` without gradient, split into micro-batches exactly as `apply` splits them."""

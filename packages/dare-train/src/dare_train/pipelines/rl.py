@@ -53,7 +53,7 @@ class RlPipeline:
         self._rewards = rewards
         self._validate = validate
         self._objective = config.objective.build()
-        self._optimiser = Optimiser(
+        self.optimiser = Optimiser(
             engine,
             self._objective,
             config.optim,
@@ -83,7 +83,7 @@ class RlPipeline:
         scores = torch.tensor([o.score for o in outcomes], dtype=torch.float64, device=batch.tokens.device)
         updates = self._updates(batch, keys, scores)
         times["update"] = time.perf_counter()
-        metrics = self._optimiser.apply(updates)
+        metrics = self.optimiser.apply(updates)
         times["end"] = time.perf_counter()
         metrics |= _rollout_metrics(rollouts, outcomes, self._config.rollout.n, judged=rows[0].item is not None)
         metrics |= _phases(times)
@@ -135,18 +135,9 @@ class RlPipeline:
         plan = self._objective.plan(batch)
         coefficients = self._objective.prepare(batch, plan, scores)
         rows = coefficients.row_weight.nonzero().flatten()
-        old = self._optimiser.score(plan, rows) if needs_old else None
-        ref = self._optimiser.score_reference(plan, rows) if "ref" in self._objective.needs else None
+        old = self.optimiser.score(plan, rows) if needs_old else None
+        ref = self.optimiser.score_reference(plan, rows) if "ref" in self._objective.needs else None
         return Update(plan, coefficients, rows, old, ref)
-
-    def counters(self) -> dict[str, int]:
-        """Integers to store in a checkpoint."""
-        return {"updates": self._optimiser.updates, "grad_sequences": self._optimiser.grad_sequences}
-
-    def restore(self, counters: dict[str, Any]) -> None:
-        """Continue from stored counters."""
-        self._optimiser.updates = counters["updates"]
-        self._optimiser.grad_sequences = counters["grad_sequences"]
 
 
 def _encode_prompts(rows: Sequence[Row], lm: DiffusionLM, gen_length: int) -> list[list[int]]:

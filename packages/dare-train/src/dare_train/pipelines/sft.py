@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable
-from typing import Any
 
 import torch
 
@@ -65,7 +64,7 @@ class SftPipeline:
         self._encoded = encode_rows(rows, engine.lm, config)
         self._validate = validate
         self._objective = config.objective.build()
-        self._optimiser = Optimiser(
+        self.optimiser = Optimiser(
             engine,
             self._objective,
             config.optim,
@@ -78,7 +77,7 @@ class SftPipeline:
         started = time.perf_counter()
         picked = rows_of_step(len(self._rows), self._config.batch, step, self._config.run.seed)
         updates = [self._update(picked, iteration) for iteration in range(self._config.update.iterations)]
-        metrics = self._optimiser.apply(updates)
+        metrics = self.optimiser.apply(updates)
         tokens = int(updates[0].plan.valid.sum()) * len(updates)
         metrics["time/update"] = time.perf_counter() - started
         metrics["train/tokens_per_s"] = tokens / metrics["time/update"]
@@ -105,12 +104,3 @@ class SftPipeline:
         plan = self._objective.plan(batch)
         coefficients = self._objective.prepare(batch, plan, None)
         return Update(plan, coefficients, torch.arange(len(picked), device=lm.device))
-
-    def counters(self) -> dict[str, int]:
-        """Integers to store in a checkpoint."""
-        return {"updates": self._optimiser.updates, "grad_sequences": self._optimiser.grad_sequences}
-
-    def restore(self, counters: dict[str, Any]) -> None:
-        """Continue from stored counters."""
-        self._optimiser.updates = counters["updates"]
-        self._optimiser.grad_sequences = counters["grad_sequences"]
