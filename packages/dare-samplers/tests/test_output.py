@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from dare_samplers import FILLED, GIVEN, EosStop, LengthStop, generate, presets
+from dare_samplers import FILLED, GIVEN, LengthStop, generate, presets
 from dare_samplers.testing import ToyDenoiser
 
 TOY = ToyDenoiser.random(eos_bias=3.0)
@@ -64,13 +64,6 @@ def test_stopping_early_does_not_change_the_text(out):
     assert torch.equal(full.completion_mask, out.completion_mask)
     assert set(full.finish_reason) == {"length"}
     assert int(full.row_nfe.sum()) > int(out.row_nfe.sum())
-
-
-def test_own_stop_tokens():
-    other = generate(TOY, PROMPTS, CONFIG.replace(stop=EosStop(ids=(3,))), keys=2)
-    full = generate(TOY, PROMPTS, CONFIG.replace(stop=LengthStop()), keys=2)
-    for row, reason in enumerate(other.finish_reason):
-        assert (reason == "eos") == bool((full.sequences[row, 4:] == 3).any())
 
 
 def test_canvases_grow_monotonically(out):

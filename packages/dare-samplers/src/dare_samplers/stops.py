@@ -15,18 +15,13 @@ __all__ = ["EosStop", "LengthStop"]
 class EosStop:
     """Stop at the end of the block in which an end token was committed, once no open slot precedes it.
 
-    The text up to the first end token is the one of a full decode; later blocks are filled with the pad id. A model
-    without end tokens never stops early.
-
-    Args:
-        ids: end tokens; empty for the model's own `eos_ids`.
+    The text up to the first end token is the one of a full decode; later blocks are filled with the pad id. The end
+    tokens are the model's `eos_ids`, as everywhere; a model without any never stops early.
     """
-
-    ids: tuple[int, ...] = ()
 
     def done(self, state: State, eos_ids: Sequence[int]) -> Tensor:
         """bool `[B]`."""
-        ends = is_any(state.tokens, self.ids or eos_ids) & (state.trace.step_map >= 0)
+        ends = is_any(state.tokens, eos_ids) & (state.trace.step_map >= 0)
         return (ends & (state.open.cumsum(-1) == 0)).any(-1)
 
 
