@@ -193,6 +193,32 @@ def test_old_and_reference_from_a_pass_of_their_own(name):
     assert metrics["kl_ref"].value <= 1e-12
 
 
+@pytest.mark.parametrize("name", do.names())
+def test_rows_of_weight_zero_may_be_left_out(name):
+    """Leaving out the rows that the objective gives weight 0 changes neither the loss nor the gradient."""
+    objective, batch, world = do.get(name), toy_batch(), ToyWorld.random(7, 5)
+    plan = objective.plan(batch)
+    rewards = None if objective.advantage is None else torch.tensor([1.0, 1.0, 1.0, 0.0, 1.0, 1.0])
+    coefficients = objective.prepare(batch, plan, rewards)
+    computed = coefficients.row_weight.nonzero().flatten()
+    assert len(computed) == (6 if rewards is None else 3)
+
+    def gradient(rows, coefficients):
+        loss, _ = objective.loss(do.evaluate(world.score, plan[rows]), plan[rows], coefficients[rows])
+        return loss.detach(), *torch.autograd.grad(loss, world.parameters)
+
+    everything = coefficients if rewards is None else replace(coefficients, row_weight=torch.ones(6))
+    for few, all_rows in zip(gradient(computed, coefficients), gradient(torch.arange(6), everything), strict=True):
+        torch.testing.assert_close(few, all_rows, rtol=1e-12, atol=1e-12)
+
+
+def test_a_reference_needs_every_row():
+    batch = toy_batch()
+    objective = do.coupled_grpo(beta=0.1)
+    coefficients = objective.prepare(batch, objective.plan(batch), torch.ones(6))
+    assert coefficients.row_weight.tolist() == [1.0] * 6
+
+
 def test_a_group_of_one_is_counted():
     batch = replace(toy_batch(rows=4), group=torch.tensor([5, 5, 7, 5]))
     objective = do.get("coupled_grpo")
