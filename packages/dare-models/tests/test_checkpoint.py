@@ -125,9 +125,11 @@ def test_without_a_dtype_field_the_tensors_must_agree(damaged):
         load(damaged.folder)
 
 
-def test_what_is_no_folder_is_refused_without_a_download(tmp_path):
-    for path in (tmp_path / "nothing", "./nothing", __file__):
-        with pytest.raises(CheckpointError, match="not a folder"):
+def test_what_is_no_folder_is_refused_without_a_download(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs").mkdir()
+    for path in (tmp_path / "nothing", "./nothing", "nothing", "runs/mistyped", "a/b/c", __file__):
+        with pytest.raises(CheckpointError, match="expected a folder, or the `owner/name` of a Hub repository, got"):
             load(path)
 
 

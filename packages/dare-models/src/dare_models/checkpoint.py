@@ -41,16 +41,17 @@ def locate(path: str | os.PathLike[str]) -> Path:
     """Return the folder of a checkpoint, fetching a Hub repository if `path` is no folder.
 
     Args:
-        path: a folder, or the id of a repository.
+        path: a folder, or the id `owner/name` of a repository, unless a local folder is called `owner`.
 
     Raises:
-        CheckpointError: neither exists.
+        CheckpointError: it is neither.
     """
     folder = Path(path)
     if folder.is_dir():
         return folder
-    if folder.is_absolute() or len(folder.parts) > 2 or folder.exists() or str(path).startswith("."):
-        raise CheckpointError(f"expected a checkpoint folder, got {str(path)!r}, which is not a folder")
+    owner = folder.parts[0] if len(folder.parts) == 2 and not folder.is_absolute() else "."
+    if Path(owner).exists():
+        raise CheckpointError(f"expected a folder, or the `owner/name` of a Hub repository, got {str(path)!r}")
     return _fetch(str(path))
 
 

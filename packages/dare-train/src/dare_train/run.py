@@ -155,11 +155,6 @@ def _build(config: SftConfig | RlConfig, parts: Parts, checkpoint: Checkpoint | 
 
 def _load_model(config: SftConfig | RlConfig, path: Path) -> DiffusionLM:
     settings = config.model
-    names_hub = len(path.parts) == 2 and not path.is_absolute() and not Path(path.parts[0]).exists()
-    if not path.is_dir() and not names_hub:
-        raise ConfigError(
-            f"`model.path`={str(path)!r} is no folder; give a model folder, or `owner/name` of a hub model"
-        )
     try:
         return load(path, dtype=settings.dtype, device=settings.device, mask_token_id=settings.mask_token_id)
     except (ValueError, OSError) as error:
