@@ -58,7 +58,8 @@ def record() -> Callable[..., Record]:
             )
             for item, one in zip(protocol.items(), correct, strict=True)
         ]
-        facts = {"checkpoint": "c", "device": "cpu", "dtype": "float32", "batch_size": 4, "versions": {"torch": "2"}}
+        facts = {"prompts": "p", "checkpoint": "c", "device": "cpu", "dtype": "float32", "batch_size": 4}
+        facts |= {"versions": {"torch": "2"}}
         return Record.of(rows, **{"protocol": protocol, "forwards": 4, "seconds": 0.5} | facts | changes)
 
     return make

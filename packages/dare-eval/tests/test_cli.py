@@ -99,6 +99,9 @@ def test_existing_record(checkpoint: str, tmp_path: Path, capsys: pytest.Capture
         (("run", "sort", "--model", "M", "--options", "digits=six"), "expected int, got 'six'"),
         (("run", "sort", "--model", "M", "--block-length", 3), "`block_length`=3 does not divide `gen_length`=8"),
         (("run", "sort", "--model", "M", "--steps", 4, "--threshold", 0.9), "exclude each other"),
+        (("run", "sort", "--model", "M", "--threshold", 0), "`tau`: Input should be greater than 0"),
+        (("run", "sort", "--model", "M", "--threshold", 1.5), "`tau`: Input should be less than or equal to 1"),
+        (("run", "sort", "--model", "M", "--threshold", "nan"), "`tau`: Input should be"),
         (("run", "sort", "--model", "M", "--template", "x"), "expected a template with {prompt}"),
         (("run", "sort", "--model", "no/such/folder"), "no/such/folder"),
         (("run", "sort", "--model", "M", "--out", "no/such/folder/r.json"), "folder no/such/folder does not exist"),
@@ -112,6 +115,10 @@ def test_bad_input_is_one_line(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert message in _error(capsys, *arguments)
+
+
+def test_unknown_device_is_one_line(checkpoint: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "foo" in _error(capsys, "run", "sort", "--model", checkpoint, "--device", "foo")
 
 
 def test_compare_refuses_unlike_protocols(checkpoint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from dare_eval import LladaSampler, NotComparable, Protocol, Record, RecordError, ThresholdSampler, compare
+from dare_eval import LladaSampler, NotComparable, Protocol, Record, RecordError, Row, ThresholdSampler, compare
 from dare_eval.protocol import digest
 
 pytestmark = pytest.mark.wheel
@@ -115,7 +115,9 @@ def test_a_failed_write_leaves_the_old_record(
     assert [file.name for file in tmp_path.iterdir()] == ["r.json"]
 
 
-@pytest.mark.parametrize("field", ["device", "dtype", "batch_size", "protocol_hash", "checkpoint", "versions", "rows"])
+@pytest.mark.parametrize(
+    "field", ["device", "dtype", "batch_size", "protocol_hash", "prompts", "checkpoint", "versions", "rows"]
+)
 def test_a_record_without_its_circumstances_is_refused(
     protocol: Callable, record: Callable, tmp_path: Path, field: str
 ) -> None:
@@ -135,6 +137,7 @@ def test_a_record_without_its_circumstances_is_refused(
         (("rows",), [], "expected 10 rows"),
         (("protocol", "seed"), 5, "the protocol was edited"),
         (("protocol", "sampler", "steps"), 8, "the protocol was edited"),
+        (("protocol_hash",), "0" * 64, "`protocol_hash`: expected"),
         (("device",), "", "`device`"),
     ],
     ids=str,
@@ -170,6 +173,55 @@ def test_a_record_of_a_future_task_version_can_be_read(protocol: Callable, recor
     old = Record.load(tmp_path / "r.json")
     assert old.protocol.task_version == "9"
     assert compare(old, old).n == 10
+
+
+def test_the_constructor_refuses_another_protocols_hash(protocol: Callable, record: Callable) -> None:
+    made = record(protocol(), MIXED)
+    with pytest.raises(ValidationError, match="`protocol_hash`: expected"):
+        Record(**dict(made) | {"protocol_hash": protocol(seed=1).hash()})
+
+
+def test_a_record_of_an_older_protocol_can_be_saved_again(protocol: Callable, record: Callable, tmp_path: Path) -> None:
+    """A file from before `eos` was a field: its hash is over what it says, and becomes today's."""
+    made = record(protocol(), MIXED)
+    data = made.model_dump(mode="json")
+    del data["protocol"]["eos"]
+    data["protocol_hash"] = digest(data["protocol"])
+    (tmp_path / "old.json").write_text(json.dumps(data))
+    Record.load(tmp_path / "old.json").save(tmp_path / "new.json")
+    assert Record.load(tmp_path / "new.json") == made
+
+
+def test_a_problem_counts_once(protocol: Callable, record: Callable) -> None:
+    made = record(protocol(), MIXED)
+    with pytest.raises(ValidationError, match="expected 10 rows with different uids, got 10 with 9"):
+        Record(**dict(made) | {"rows": (*made.rows[:-1], made.rows[-2])})
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"correct": None, "reason": "why", "score": 0.0}, "None exactly where unparsable"),
+        ({"status": "unparsable"}, "None exactly where unparsable"),
+        ({"reason": "why"}, "a `reason` for all but correct rows"),
+        ({"correct": False, "score": 0.1}, "a `reason` for all but correct rows"),
+        ({"correct": False, "reason": "why"}, "a `score` below 1 unless correct"),
+    ],
+    ids=str,
+)
+def test_a_row_must_agree_with_itself(protocol: Callable, record: Callable, change: dict, message: str) -> None:
+    right = dict(record(protocol(), MIXED).rows[0])
+    with pytest.raises(ValidationError, match=message):
+        Row(**right | change)
+    assert Row(**right | {"correct": False, "reason": "why", "score": 0.1}).score == 0.1  # shaped
+
+
+def test_half_a_surrogate_pair_survives(protocol: Callable, record: Callable, tmp_path: Path) -> None:
+    made = record(protocol(), MIXED)
+    row = made.rows[0].model_copy(update={"completion": "x\ud800"})
+    made = made.model_copy(update={"rows": (row, *made.rows[1:])})
+    made.save(tmp_path / "r.json")
+    assert Record.load(tmp_path / "r.json") == made
 
 
 def test_compare_by_hand(protocol: Callable, record: Callable) -> None:
@@ -224,6 +276,11 @@ def test_unlike_conditions_are_refused_unless_ignored(protocol: Callable, record
     with pytest.raises(NotComparable, match=r"device \(cpu ≠ cuda X\), dtype \(float32 ≠ bfloat16\)"):
         compare(a, b)
     assert compare(a, b, ignore=["device", "dtype"]).notes == ("device: cpu ≠ cuda X", "dtype: float32 ≠ bfloat16")
+    other = record(protocol(), MIXED, prompts="q", checkpoint="b")
+    with pytest.raises(NotComparable, match=r"prompts \(other token ids: tokenizer, chat template") as caught:
+        compare(a, other)
+    assert caught.value.fields == ("prompts",)
+    assert compare(a, other, ignore=["prompts"]).notes[0].startswith("prompts: other token ids")
     with pytest.raises(ValueError, match="`ignore`: expected"):
         compare(a, b, ignore=["seed"])
 

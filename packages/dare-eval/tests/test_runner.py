@@ -1,7 +1,10 @@
 """`evaluate` end to end with a tiny random model."""
 
+import copy
+import re
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -9,7 +12,7 @@ import pytest
 import torch
 
 import dare_models
-from dare_eval import LladaSampler, Progress, Protocol, Record, ThresholdSampler, evaluate
+from dare_eval import LladaSampler, NotComparable, Progress, Protocol, Record, ThresholdSampler, compare, evaluate
 from dare_eval.runner import _batches
 
 pytestmark = pytest.mark.wheel
@@ -58,7 +61,7 @@ def test_end_tokens_cut_the_completion(model: Any, protocol: Callable[..., Proto
     record = evaluate(model, protocol(n=20, temperature=1.0))
     ended = [row for row in record.rows if not row.truncated]
     assert ended, "a random model ends some completions"
-    assert all(len(row.completion) <= row.tokens < 8 for row in ended)
+    assert all(len(re.findall(r"<\|\w+\|>|.", row.completion)) == row.tokens < 8 for row in ended)
     suppressed = evaluate(model, protocol(n=20, temperature=1.0, eos="suppress"))
     assert suppressed.truncated == 20
     assert suppressed.tokens == 20 * 8
@@ -86,7 +89,7 @@ class _Scripted:
     def encode(self, text: str, *, chat: bool = False) -> list[int]:
         return ["0123456789>".index(character) for character in text]
 
-    def decode(self, ids: list[int]) -> str:
+    def decode(self, ids: list[int], *, specials: bool = False) -> str:
         return "".join("0123456789>"[i] for i in ids)
 
     def fingerprint(self) -> str:
@@ -118,12 +121,45 @@ def test_progress_reaches_the_end_and_counts(model: Any, protocol: Callable[...,
     assert seen[-1] == Progress(done=10, total=10, correct=record.correct, unparsable=record.unparsable)
 
 
+def test_special_tokens_are_judged(model: Any, protocol: Callable[..., Protocol], monkeypatch: Any) -> None:
+    """An answer with `<|user|>` in its midst is none, though its digits be right."""
+    made = protocol(n=1)
+    answer = made.items()[0].answer
+    ids = [*model.encode(answer[:4]), model.tokenizer.convert_tokens_to_ids("<|user|>"), *model.encode(answer[4:])]
+    output = SimpleNamespace(
+        completions=torch.tensor([ids]), completion_mask=torch.ones(1, 9, dtype=torch.bool), row_nfe=[1], nfe=1
+    )
+    monkeypatch.setattr("dare_eval.runner.generate", lambda *_, **__: output)
+    row = evaluate(model, made).rows[0]
+    assert (row.completion, row.correct) == (f"{answer[:4]}<|user|>{answer[4:]}", False)
+
+
+def test_prompts_digest_covers_what_the_model_reads(model: Any, protocol: Callable[..., Protocol]) -> None:
+    """Another chat template or end token is another test, though weights and protocol are the same."""
+    made = protocol(n=3, chat=True)
+    record = evaluate(model, made)
+    assert evaluate(model, made, batch_size=2).prompts == record.prompts
+    tokenizer = copy.deepcopy(model.tokenizer)
+    tokenizer.chat_template = "{{ messages[0]['content'] }}"
+    reworded = dare_models.DiffusionLM(model.module, model.spec, tokenizer)
+    digests = {record.prompts, evaluate(reworded, made).prompts}
+    for spec in (replace(model.spec, pad_token_id=1), replace(model.spec, turn_end_ids=())):
+        digests.add(evaluate(dare_models.DiffusionLM(model.module, spec, model.tokenizer), made).prompts)
+    assert len(digests) == 4
+    with pytest.raises(NotComparable, match="prompts"):
+        compare(record, evaluate(reworded, made))
+
+
 def test_nothing_global_is_touched(model: Any, protocol: Callable[..., Protocol]) -> None:
     state = torch.get_rng_state()
     model.module.train()
+    frozen = next(model.module.children()).eval()
+    modes = [module.training for module in model.module.modules()]
     try:
         evaluate(model, protocol(n=4, temperature=1.0))
+        assert [module.training for module in model.module.modules()] == modes
         assert model.module.training
+        assert not frozen.training
     finally:
         model.module.eval()
     assert torch.equal(torch.get_rng_state(), state)

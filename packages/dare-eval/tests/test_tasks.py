@@ -5,7 +5,9 @@ import sys
 from collections import Counter
 from itertools import permutations, product
 from math import comb
+from typing import cast
 
+import numpy as np
 import pytest
 
 from dare_eval.tasks import SPLITS, GeneratedTask, get_task, names, split_of, uid_of
@@ -76,7 +78,7 @@ def test_a_split_can_be_exhausted_exactly() -> None:
     every = Counter(split_of(uid_of("sort", f"{i:02}")) for i in range(100))
     found = [item.prompt for split in SPLITS for item in task.generate(split, every[split], 0)]
     assert sorted(found) == [f"{i:02}>" for i in range(100)]
-    with pytest.raises(ValueError, match=f"too few test problems: expected 100, found {every['test']}"):
+    with pytest.raises(ValueError, match=f"too few test problems: expected 100, but after {every['test']} no new"):
         task.generate("test", 100, 0)
 
 
@@ -84,6 +86,12 @@ def test_a_split_can_be_exhausted_exactly() -> None:
 def test_other_seeds_give_other_items() -> None:
     task = get_task("sort")
     assert not {i.uid for i in task.generate("test", 50, 0)} & {i.uid for i in task.generate("test", 50, 1)}
+
+
+@pytest.mark.wheel
+def test_numpy_seeds_are_seeds() -> None:
+    task = get_task("sort")
+    assert task.generate("test", 5, cast(int, np.int64(3))) == task.generate("test", 5, 3)
 
 
 @pytest.mark.wheel

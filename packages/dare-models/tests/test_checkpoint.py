@@ -173,3 +173,17 @@ def test_a_clean_load_says_nothing(golden, capfd):
     load(golden)
     assert json.loads((golden / "config.json").read_text())["torch_dtype"] == "float32"
     assert capfd.readouterr() == ("", "")
+
+
+def test_shards_beside_a_single_file_are_refused(damaged):
+    whole = (damaged.folder / "model.safetensors").read_bytes()
+    damaged.shard()
+    (damaged.folder / "model.safetensors").write_bytes(whole)
+    with pytest.raises(CheckpointError, match="expected shards or one file, got both"):
+        load(damaged.folder)
+
+
+@pytest.mark.parametrize("device", ["foo", "cuda:99"])
+def test_a_device_that_is_not_there_is_refused(golden, device):
+    with pytest.raises(ValueError, match=f"`device`: expected one that this torch can use, got '{device}'"):
+        load(golden, device=device)

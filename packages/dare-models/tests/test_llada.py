@@ -157,3 +157,13 @@ def test_bfloat16_stays_close(golden, tensors):
     assert lm.module.model.rotary_emb.inv_freq.dtype == torch.float32
     error = (lm(tensors["input_ids"]).float() - tensors["logits_full"]).detach().abs().mean()
     assert error < 0.05
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("is_causal", True), ("hidden_act", "gelu"), ("tie_word_embeddings", True), ("rope_theta", None)],
+)
+def test_fields_of_transformers_do_not_slip_in(damaged, field, value):
+    damaged.config(**{field: value})
+    with pytest.raises(ValueError, match=f"config field `{field}`"):
+        load(damaged.folder)

@@ -16,6 +16,18 @@ def lm():
     return tiny(tokenizer=TOKENIZER)
 
 
+@pytest.mark.parametrize("rows", [[[0], [4]], [[-1], [0]]])
+def test_rows_outside_the_canvas_are_refused(rows):
+    lm = example("llada")
+    with pytest.raises(RuntimeError, match="out of bounds"):
+        lm(torch.ones(2, 4, dtype=torch.int64), rows=torch.tensor(rows))
+
+
+def test_rows_of_another_batch_are_refused():
+    with pytest.raises(ValueError, match=r"expected `rows` \[1, N\], got \[2, 1\]"):
+        example("llada")(torch.ones(1, 4, dtype=torch.int64), rows=torch.zeros(2, 1, dtype=torch.int64))
+
+
 def test_what_a_sampler_reads(lm):
     shown = (lm.level, lm.mask_id, lm.eos_ids, lm.pad_id, lm.vocab_size, lm.attention, lm.block_length, lm.left_context)
     assert shown == (2, 2, (0, 3), 0, 20, "full", None, 0)

@@ -94,6 +94,7 @@ def test_positions_count_from_the_first_real_token(left, length, right):
         ({"labels": torch.zeros(2, 6, dtype=torch.int64)}, "`labels` of shape"),
         ({"valid": torch.ones(2, 3, 6, dtype=torch.bool)}, "`valid` of shape"),
         ({"valid": torch.tensor([[True] * 4 + [False] * 2] * 2)}, "expected targets on valid positions, got 12"),
+        ({"valid": torch.tensor([[True] * 6, [True] * 4 + [False] * 2])}, "expected targets on valid positions, got 6"),
         ({"streams": 0}, "`streams` of at least 1, got 0"),
     ],
 )

@@ -93,6 +93,24 @@ def test_autocast_is_that_of_the_models_own_head():
         assert torch.allclose(one, other, rtol=0.02, atol=0.02)
 
 
+def test_autocast_leaves_float64_alone():
+    hidden, weight, labels = _inputs()
+    outside = do.gather_logp(hidden, weight, labels, bias=_numbers(V, seed=2), chunk=5).logp
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(do.gather_logp(hidden, weight, labels, bias=_numbers(V, seed=2), chunk=5).logp, outside)
+        with pytest.raises(ValueError, match="`hidden`: expected the dtype of `weight`"):
+            do.gather_logp(hidden.float(), weight, labels)
+
+
+def test_backward_has_the_forwards_product_dtype_under_any_autocast():
+    hidden, weight, labels = _inputs(torch.float32)
+    total = do.gather_logp(hidden, weight, labels, chunk=5).logp.sum()
+    wanted = torch.autograd.grad(total, (hidden, weight), retain_graph=True)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = torch.autograd.grad(total, (hidden, weight))
+    assert all(map(torch.equal, found, wanted))
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision_is_normalised_in_float32(dtype):
     hidden, weight, labels = _inputs(dtype)

@@ -1,5 +1,7 @@
 """Clipping and divergences: identities in float64."""
 
+import math
+
 import pytest
 import torch
 from hypothesis import given
@@ -36,6 +38,21 @@ def test_dual_clip_bounds_the_loss_of_bad_samples():
     assert _ppo(0.5, -0.5, dual_clip=2.0)[:2] == _ppo(0.5, -0.5)[:2]
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"dual_clip": 1.0}, "`dual_clip`: expected a number above 1"),
+        ({"dual_clip": 0.0}, "`dual_clip`: expected a number above 1"),
+        ({"dual_clip": float("nan")}, "`dual_clip`: expected a number above 1"),
+        ({"clip_low": 1.5}, "`clip_low`: expected a number in"),
+        ({"clip_high": -0.1}, "`clip_high`: expected a number in"),
+    ],
+)
+def test_clips_out_of_range_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        _ppo(0.0, -1.0, **options)
+
+
 def test_no_clip_range_stops_every_improving_move():
     options = {"clip_low": 0.0, "clip_high": 0.0}
     assert _ppo(0.0, 1.0, **options)[1] == -1.0
@@ -65,6 +82,28 @@ def test_extreme_ratios_and_decoys_give_no_nan():
     assert bool(gradient.isfinite().all())
     assert bool(loss.isfinite())
     assert all(abs(metric.value) < float("inf") for metric in metrics.values())
+
+
+@pytest.mark.parametrize("log_ratio", [39.0, 40.0, 41.0, 1000.0])
+def test_a_bad_sample_without_dual_clip_keeps_its_gradient(log_ratio):
+    slope = 0.5 * math.exp(min(log_ratio, 40))
+    loss, gradient, metrics = _ppo(log_ratio, -0.5)
+    assert gradient == pytest.approx(slope, rel=1e-12)
+    assert loss == pytest.approx(slope * (1 + max(log_ratio - 40, 0)), rel=1e-12)
+    assert metrics["log_ratio_max"].value == log_ratio
+    assert _ppo(log_ratio, 0.5)[1] == 0
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_k3_is_itself_to_40_and_finite_and_restoring_beyond(dtype):
+    near = torch.linspace(-40, 40, 321, dtype=dtype)
+    assert torch.equal(do.kl_k3(near, torch.zeros_like(near)), (-near).expm1() + near)
+    far = torch.tensor([-40.0, -41.0, -100.0, -1e4], dtype=dtype, requires_grad=True)
+    value = do.kl_k3(far, torch.zeros_like(far))
+    (gradient,) = torch.autograd.grad(value.sum(), far)
+    assert bool(value.isfinite().all())
+    assert bool((value.diff() > 0).all())
+    assert torch.allclose(gradient, torch.full_like(far, 1 - math.exp(40)), rtol=1e-6)
 
 
 def test_nothing_scored_is_zero():

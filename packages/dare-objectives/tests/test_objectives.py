@@ -123,7 +123,7 @@ def test_a_factory_by_module_and_name(monkeypatch):
         ("diffu_grpo", {"advantage": "centre"}, "did you mean 'center'?"),
         ("diffu_grpo", {"clip_low": 1.5}, "`clip_low`: expected a number in"),
         ("diffu_grpo", {"beta": -1.0}, "`beta`: expected a number in"),
-        ("diffu_grpo", {"dual_clip": 0.5}, "`dual_clip`: expected a number in"),
+        ("diffu_grpo", {"dual_clip": 1.0}, "`dual_clip`: expected a number above 1, or None, got 1.0"),
         ("masked_sft", {"normaliser": "tokens"}, "did you mean 'token'?"),
         ("masked_sft", {"eps": 2.0}, "`eps`: expected a number in"),
         ("coupled_grpo", {"rate_low": 0.9}, "`rate_low`: expected a number in"),
@@ -154,6 +154,9 @@ def test_missing_rewards_and_reference_are_named():
         objective.prepare(batch, plan, None)
     with pytest.raises(ValueError, match="`rewards`: expected shape"):
         objective.prepare(batch, plan, torch.zeros(2))
+    for bad in (float("nan"), float("inf")):
+        with pytest.raises(ValueError, match=f"`rewards`: expected finite numbers, got {bad} in row 2"):
+            objective.prepare(batch, plan, torch.tensor([1.0, 0.0, bad, 0.0, bad, 1.0]))
     coeff = objective.prepare(batch, plan, torch.zeros(6))
     with pytest.raises(ValueError, match=r"`ref`: expected the reference's log-probs because beta is 0\.1"):
         objective.loss(torch.zeros(plan.inputs.shape), plan, coeff)

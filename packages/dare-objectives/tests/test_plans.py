@@ -183,3 +183,18 @@ def test_counted_positions_are_uniform():
 def test_rates_out_of_range_are_refused(make, word):
     with pytest.raises(ValueError, match=f"`{word}`: expected a number in"):
         make(toy_batch())
+
+
+@pytest.mark.parametrize("count", [0, -1])
+@pytest.mark.parametrize(
+    ("make", "word"),
+    [
+        (lambda count: do.bernoulli(toy_batch(), streams=count), "streams"),
+        (lambda count: do.masked_sft(streams=count), "streams"),
+        (lambda count: do.count_stratified(toy_batch(), count), "draws"),
+        (lambda count: do.count_complementary(toy_batch(), count), "pairs"),
+    ],
+)
+def test_counts_below_one_are_refused(make, word, count):
+    with pytest.raises(ValueError, match=f"`{word}`: expected a count of at least 1, got {count}"):
+        make(count)

@@ -21,6 +21,9 @@ from dare_objectives.testing import toy_batch
         (lambda b: {"blocks": b.blocks + 1}, "expected -1 exactly where"),
         (lambda b: {"mask_id": int(b.tokens[0, 2])}, "holds the mask token"),
         (lambda b: {"step_map": b.tokens}, "`step_map`: expected torch.int32"),
+        (lambda b: {"states": (b.tokens, b.keys)}, "`states`: expected an object that rows index, got a tuple"),
+        (lambda b: {"tree": {"parent": b.keys}}, "`tree`: expected an object that rows index, got a dict"),
+        (lambda b: {"value": (b.keys,)}, "`value`: expected an object that rows index, got a tuple"),
     ],
 )
 def test_a_wrong_batch_is_refused(change, message):
@@ -76,6 +79,31 @@ def test_rows_select_every_field():
     assert torch.equal(do.Scored(plan.weight)[rows].logp, plan.weight[rows])
     with pytest.raises(TypeError, match=r"write slice\(3, 3 \+ 1\)"):
         plan[3]
+
+
+def test_rows_are_integers_or_bools_of_any_kind():
+    keys, some = toy_batch().keys, [True, False, False, True, False, False]
+    for rows in (some, torch.tensor(some), [0, 3], [0, -3], (0, 3), range(0, 6, 3), torch.tensor([0, 3])):
+        assert torch.equal(toy_batch()[rows].keys, keys[[0, 3]])
+    assert len(toy_batch()[[]]) == len(toy_batch()[range(0)]) == 0
+
+
+def test_rows_as_numpy_arrays():
+    np = pytest.importorskip("numpy")
+    batch = toy_batch()
+    for rows in (np.array([True, False, False, True, False, False]), np.array([0, 3])):
+        assert torch.equal(batch[rows].keys, batch.keys[[0, 3]])
+
+
+@pytest.mark.parametrize("rows", [[0.0, 3.0], torch.tensor([0, 3], dtype=torch.int32), torch.zeros(0)])
+def test_rows_of_other_dtypes_are_refused(rows):
+    with pytest.raises(ValueError, match=r"`rows`: expected torch\.int64 or torch\.bool"):
+        toy_batch()[rows]
+
+
+def test_a_single_row_number_in_a_tensor_is_refused():
+    with pytest.raises(ValueError, match=r"`rows`: expected shape \[N\]"):
+        toy_batch()[torch.tensor(3)]
 
 
 def test_a_subclass_of_coefficients_may_add_fields():

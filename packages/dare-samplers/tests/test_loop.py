@@ -12,6 +12,7 @@ from dare_samplers import (
     FORCED,
     SAMPLED,
     Categorical,
+    Denoiser,
     EosStop,
     Greedy,
     LengthStop,
@@ -27,6 +28,7 @@ from dare_samplers import (
     generate,
     presets,
 )
+from dare_samplers.keyed import PURPOSES, uniform
 from dare_samplers.testing import AdversarialDenoiser, JointDenoiser, TableDenoiser, ToyDenoiser, sampler_conformance
 
 TOY = ToyDenoiser.random(eos_bias=2.0)
@@ -132,7 +134,7 @@ def test_an_int_key_names_the_row():
     two = generate(TOY, PROMPTS[:2], config, keys=5)
     three = generate(TOY, PROMPTS, config, keys=5)
     assert torch.equal(two.completions, three.completions[:2])
-    same = generate(TOY, [PROMPTS[0]] * 4, config, keys=5)
+    same = generate(TOY, [PROMPTS[1]] * 4, config, keys=5)
     assert len({tuple(row) for row in same.completions.tolist()}) > 1
 
 
@@ -150,6 +152,8 @@ def test_recording_changes_nothing():
 def test_global_generators_are_untouched():
     before = torch.get_rng_state(), random.getstate()
     first = generate(TOY, PROMPTS, presets.llada(8, 4, temperature=1.0, remasking="random"), keys=1)
+    assert torch.equal(torch.get_rng_state(), before[0])
+    assert random.getstate() == before[1]
     torch.manual_seed(99)
     random.seed(99)
     again = generate(TOY, PROMPTS, presets.llada(8, 4, temperature=1.0, remasking="random"), keys=1)
@@ -369,3 +373,30 @@ def test_prompts_may_be_tensors():
     expected = generate(TOY, [[1, 2], [3, 4]], config).sequences
     assert torch.equal(generate(TOY, torch.tensor([[1, 2], [3, 4]]), config).sequences, expected)
     assert torch.equal(generate(TOY, [torch.tensor([1, 2]), torch.tensor([3, 4])], config).sequences, expected)
+
+
+def test_seeds_share_no_sample():
+    """An int key is mixed before the row number is: row 1 of seed 0 is not row 0 of seed 1."""
+    config = presets.llada(8, 8, temperature=1.0)
+    keys = [generate(TOY, [[1, 5]] * 16, config, keys=seed).state.key for seed in range(16)]
+    assert len(set(torch.cat(keys).tolist())) == 256
+
+
+def test_small_keys_share_no_draw():
+    """Purposes are far apart: token noise of one small key is not the order noise of another."""
+    drawn = torch.cat([uniform(torch.arange(64), purpose, 0, dtype=torch.float64) for purpose in PURPOSES])
+    assert len(set(drawn.tolist())) == 64 * len(PURPOSES)
+
+
+def test_resume_keeps_the_layout():
+    config = presets.llada(8, 4, temperature=1.0)
+    half = generate(TOY, [[1, 5]], config, until_step=2)
+    with pytest.raises(ValueError, match="grid"):
+        generate(TOY, config=config.replace(grid="zero"), state=half.state)
+
+
+def test_ids_outside_the_vocabulary_are_refused():
+    with pytest.raises(ValueError, match=r"expected token ids in \[0, \d+\), got 500"):
+        generate(TOY, [[1, 5]], presets.llada(8, 4).replace(rules=(Suppress((500,)),)))
+    with pytest.raises(ValueError, match="`mask_id`: expected a token id >= 0, got -1"):
+        Denoiser(torch.nn.Embedding(4, 4), mask_id=-1)

@@ -87,7 +87,7 @@ def test_misuse_is_named():
         state.fork(0)
     with pytest.raises(ValueError, match=r"`keys`: expected shape \[6\]"):
         state.fork(2, torch.zeros(3, dtype=torch.int64))
-    with pytest.raises(ValueError, match="resume with the sizes it was begun with"):
+    with pytest.raises(ValueError, match="resume with the layout it was begun with"):
         generate(TOY, None, presets.llada(8, 4), state=state)
     with pytest.raises(ValueError, match="a state carries its own"):
         generate(TOY, None, CONFIG, state=state, keys=3)

@@ -1,5 +1,7 @@
 """The conformance kit must notice what is wrong."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -14,6 +16,21 @@ class SharedNoise:
         noise = torch.rand_like(logits.values)
         tokens = (logits.values - (-noise.log()).log()).argmax(-1)
         return Proposal(tokens, logits.logp(tokens))
+
+
+class HidesItsLaw(Categorical):
+    """Draws well and records log q = 0."""
+
+    def propose(self, logits: Logits, slots: Slots) -> Proposal:
+        proposal = super().propose(logits, slots)
+        return Proposal(proposal.tokens, torch.zeros_like(proposal.logq))
+
+
+class IgnoresItsKey(Categorical):
+    """Every row of a group draws alike."""
+
+    def propose(self, logits: Logits, slots: Slots) -> Proposal:
+        return super().propose(logits, replace(slots, key=torch.zeros_like(slots.key)))
 
 
 class DependsOnPeers:
@@ -44,6 +61,8 @@ class EditsInPlace:
     ("part", "message"),
     [
         (SharedNoise(), "a row of a batch|row 0 of a batch|the same keys"),
+        (HidesItsLaw(), "drawn with the recorded probability"),
+        (IgnoresItsKey(), "drawn with the recorded probability"),
         (DependsOnPeers(), "of a batch gives what it gives alone"),
         (EditsInPlace(), "replay"),
     ],

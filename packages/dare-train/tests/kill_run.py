@@ -62,6 +62,12 @@ class FaultyStorage(DiskStorage):
         if f"{self._checkpoint}.partial" in path.parts and path.as_posix().endswith(f".partial/{self._point}"):
             die()
 
+    def remove(self, folder: Path) -> None:
+        if self._point == "prune" and folder.name == "step_000001":
+            (folder / "manifest.json").unlink()
+            die()
+        super().remove(folder)
+
     def rename(self, source: Path, target: Path) -> None:
         if target.name == self._checkpoint and self._point == "before-rename":
             die()

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import ones
 
@@ -38,9 +39,35 @@ def test_keeps_the_newest(tmp_path: Path, base_model: Path) -> None:
     assert sorted(p.name for p in tmp_path.iterdir()) == ["step_000003", "step_000004"]
 
 
+def test_nothing_intact_is_an_error_not_a_new_start(tmp_path: Path, base_model: Path) -> None:
+    store = store_with(tmp_path, base_model, 2)
+    for step in (1, 2):
+        (tmp_path / f"step_{step:06d}" / "model.safetensors").write_bytes(b"")
+    with pytest.raises(
+        CheckpointError, match=r"no checkpoint in .* is intact \(step_000002: model.safetensors is missing"
+    ):
+        store.newest()
+
+
+def test_an_interrupted_prune_is_finished(tmp_path: Path, base_model: Path) -> None:
+    store_with(tmp_path, base_model, 4)
+    (tmp_path / "step_000003" / "manifest.json").unlink()
+    CheckpointStore(tmp_path, DiskStorage(), 2).tidy()
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["step_000002", "step_000004"]
+
+
+def test_steps_are_ordered_as_numbers(tmp_path: Path, base_model: Path) -> None:
+    store = store_with(tmp_path, base_model, 1)
+    for step in (999_999, 1_000_000):
+        store.save(step, load(base_model), dict, {})
+    assert newest_model(tmp_path).name == "step_1000000"
+
+
 @pytest.mark.parametrize("name", ["model.safetensors", "trainer/state.json", "manifest.json"])
 @pytest.mark.parametrize("how", ["truncated", "removed", "changed"])
-def test_damaged_checkpoint_is_passed_over(tmp_path: Path, base_model: Path, name: str, how: str) -> None:
+def test_damaged_checkpoint_is_passed_over(
+    tmp_path: Path, base_model: Path, name: str, how: str, caplog: pytest.LogCaptureFixture
+) -> None:
     store = store_with(tmp_path, base_model, 2)
     victim = tmp_path / "step_000002" / name
     content = victim.read_bytes()
@@ -52,6 +79,8 @@ def test_damaged_checkpoint_is_passed_over(tmp_path: Path, base_model: Path, nam
     found = store.newest()
     assert found is not None
     assert found.step == 1
+    assert "passed over" in caplog.text
+    assert newest_model(tmp_path) == found.path
 
 
 def test_damaged_checkpoint_is_written_again(tmp_path: Path, base_model: Path) -> None:
@@ -62,14 +91,15 @@ def test_damaged_checkpoint_is_written_again(tmp_path: Path, base_model: Path) -
 
 
 class FullDisk(DiskStorage):
-    """Refuses to write one file."""
+    """Refuses to write one file, as the operating system or as safetensors does."""
 
     def __init__(self, name: str) -> None:
         self._name = name
 
     def write(self, path: Path, writer: Callable[[Path], object]) -> None:
         if path.name == self._name:
-            raise OSError(errno.ENOSPC, "No space left on device")
+            message = "No space left on device"
+            raise SafetensorError(message) if path.suffix == ".safetensors" else OSError(errno.ENOSPC, message)
         super().write(path, writer)
 
 
@@ -82,7 +112,6 @@ def test_full_disk_keeps_the_earlier_checkpoint(tmp_path: Path, base_model: Path
     found = store.newest()
     assert found is not None
     assert found.step == 1
-    store.tidy()
     assert [p.name for p in tmp_path.iterdir()] == ["step_000001"]
 
 

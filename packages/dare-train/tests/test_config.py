@@ -23,6 +23,11 @@ pytestmark = pytest.mark.wheel
         ("objective.name=coupled_grpo", r"learns from rewards; use `dare-train rl`"),
         ("validation.decode.gen_length=7", r"7.*"),
         ("validation.decode.steps=null", r"`validation.decode.steps`: .*got None"),
+        ("update.minibatches=2", r"`update.minibatches` splits rollouts"),
+        ("log.samples_every=1", r"`log.samples_every` writes rollouts"),
+        ("optim.lr=.inf", r"`optim.lr`: .*finite"),
+        ("optim.betas=[1.0,0.9]", r"`optim.betas.0`: .*less than 1, got 1.0"),
+        ("run.name=a/../../x", r"`run.name`: "),
         ("data.kind=jsonl", r"unknown key `data.task`"),
     ],
 )
@@ -41,6 +46,7 @@ def test_bad_sft_settings(sft_config: Callable[..., SftConfig], override: str, e
         ("objective.name=masked_sft", r"takes no reward; use `dare-train sft`"),
         ("objective.options.clip_lo=0.1", r"clip_low"),
         ("rewards=[]", r"`rewards` is empty"),
+        ("rewards=[{source: task, weight: .nan}]", r"`rewards.0.weight`: .*finite"),
     ],
 )
 def test_bad_rl_settings(rl_config: Callable[..., RlConfig], override: str, expected: str) -> None:
@@ -65,6 +71,19 @@ def test_malformed_yaml_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         load_config(file)
     assert "\n" not in str(caught.value)
+
+
+def test_bfloat16_with_a_tiny_rate_is_refused(sft_config: Callable[..., SftConfig]) -> None:
+    with pytest.raises(ConfigError, match=r"`optim.lr`=1e-06 is too small for bfloat16"):
+        sft_config("model.dtype=bfloat16", "optim.lr=1e-6")
+
+
+@pytest.mark.parametrize("content", [b"- a\n- b\n", b"\xff\xfe"])
+def test_a_file_that_is_no_mapping_is_refused(tmp_path: Path, content: bytes) -> None:
+    file = tmp_path / "bad.yaml"
+    file.write_bytes(content)
+    with pytest.raises(ConfigError):
+        load_config(file)
 
 
 def test_validation_needs_a_task(tmp_path: Path) -> None:

@@ -61,6 +61,19 @@ def test_bad_files_are_named(tmp_path: Path, text: str, expected: str) -> None:
         load_rows(JsonlData(path=file), completions=False)
 
 
+def test_unusual_line_separators_stay_inside_strings(tmp_path: Path) -> None:
+    file = tmp_path / "rows.jsonl"
+    file.write_text('{"prompt": "a\u2028b\u0085c"}\n', encoding="utf-8")
+    assert load_rows(JsonlData(path=file), completions=False)[0].prompt == "a\u2028b\u0085c"
+
+
+def test_other_encodings_are_named(tmp_path: Path) -> None:
+    file = tmp_path / "rows.jsonl"
+    file.write_bytes(b'{"prompt": "\xff"}\n')
+    with pytest.raises(DataError, match=r"cannot read `data.path`"):
+        load_rows(JsonlData(path=file), completions=False)
+
+
 def test_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"cannot read `data.path`"):
         load_rows(JsonlData(path=tmp_path / "none.jsonl"), completions=True)

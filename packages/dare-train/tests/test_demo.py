@@ -1,12 +1,14 @@
 """The demo's machinery at toy size; its claims are measured by the demo itself (docs/demo.md)."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 
 from dare_eval import Record
 from dare_train import ConfigError
+from dare_train.checkpoint import damage
 from dare_train.demo import demo
 
 SFT = ("run.steps=6", "batch=8", "data.size=6", "data.options.digits=3", "validation.n=8")
@@ -41,6 +43,27 @@ def test_demo_is_repeatable_resumable_and_fair(tmp_path: Path) -> None:
     (tmp_path / "a" / "eval" / "rl.json").unlink()
     assert toy(tmp_path / "a", resume=True) == first
     assert (tmp_path / "a" / "rl" / "metrics.jsonl").stat().st_mtime_ns == stamp, "a finished stage is not run again"
+
+
+def test_a_stage_killed_in_its_last_save_is_finished(tmp_path: Path) -> None:
+    expected = toy(tmp_path / "a")
+    last = tmp_path / "a" / "rl" / "checkpoints" / "step_000003"
+    last.rename(last.with_name("step_000003.partial"))
+    shutil.rmtree(tmp_path / "a" / "eval")
+    assert toy(tmp_path / "a", resume=True) == expected
+    assert damage(last) == ""
+
+
+def test_a_resumed_demo_keeps_its_settings(tmp_path: Path) -> None:
+    toy(tmp_path / "a")
+    with pytest.raises(ConfigError, match=r"was started with .*'seed': 0"):
+        demo(tmp_path / "a", seed=1, n=40, resume=True, sft_overrides=SFT, rl_overrides=RL)
+
+
+def test_the_control_goes_on_with_noise_of_its_own(tmp_path: Path) -> None:
+    toy(tmp_path / "a")
+    seeds = [json.loads(file.read_text(encoding="utf-8"))["run"]["seed"] for file in tmp_path.glob("a/*/resolved.json")]
+    assert sorted(seeds) == [0, 0, 2_000_000, 2_000_000]
 
 
 def test_records_are_comparable_and_on_one_set(tmp_path: Path) -> None:

@@ -55,8 +55,11 @@ def test_bad_gradients_are_dropped_then_stop_the_run(sft_config: Callable[..., S
     before = [p.clone() for p in engine.lm.module.parameters()]
     for i in range(3, 6):
         worker.step(i)
-    with pytest.raises(DivergedError, match=r"5 updates in a row, after 2 good ones; lower `optim.lr`"):
+    with pytest.raises(
+        DivergedError, match=r"5 updates in a row, after 2 good ones; start a new run with a lower `optim.lr`"
+    ):
         worker.step(6)
+    assert not worker.optimiser.healthy
     assert all(torch.equal(a, b) for a, b in zip(before, engine.lm.module.parameters(), strict=True))
 
 

@@ -109,7 +109,7 @@ def test_killed_at_a_random_moment(base_model: Path, tmp_path: Path, uninterrupt
     process = start("none", overrides)
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
-    time.sleep(random.Random(seed).uniform(0.0, 2.0))
+    time.sleep(random.Random(seed).uniform(0.0, sum(record["time/step"] for record in read_metrics(uninterrupted)) + 1))
     process.kill()
     process.communicate(timeout=120)
     finish(overrides, tmp_path / "rl")

@@ -11,7 +11,7 @@ import torch
 
 from dare_models import load
 from dare_objectives import row_keys
-from dare_train import DataError, RlConfig, SftConfig, load_config, run
+from dare_train import DataError, RewardError, RlConfig, SftConfig, load_config, run
 from dare_train.batching import collate
 from dare_train.data import Row
 from dare_train.pipelines.sft import encode_rows
@@ -31,7 +31,6 @@ optim: {{lr: 0.01}}
         ("eos=none", [11, 12]),
         ("eos=append", [11, 12, "eos"]),
         ("eos_fill=5", [11, 12, "eos", "eos", "eos"]),
-        ("eos_fill=2", [11, 12, "eos"]),
     ],
 )
 def test_end_tokens(
@@ -48,6 +47,10 @@ def test_rows_that_do_not_fit_are_named(sft_config: Callable[..., SftConfig], ba
     lm, config = load(base_model), sft_config("eos=none")
     with pytest.raises(DataError, match=r"row 2 has 1500 tokens, the model takes 1024"):
         encode_rows([Row(1, "1>", "1"), Row(2, "1" * 750, "1" * 750)], lm, config)
+    with pytest.raises(DataError, match=r"row 1, `prompt`: expected characters"):
+        encode_rows([Row(1, "ü>", "1")], lm, config)
+    with pytest.raises(DataError, match=r"row 1 answers in 3 tokens, `eos_fill` is 2"):
+        encode_rows([Row(1, "1>", "12")], lm, sft_config("eos=append", "eos_fill=2"))
     with pytest.raises(DataError, match=r"row 1 has an empty completion and `eos` is 'none'"):
         encode_rows([Row(1, "1>", "")], lm, config)
 
@@ -88,6 +91,17 @@ def test_rl_on_a_file_with_a_reward_of_ones_own(
     assert result.metrics["reward/mean"] == pytest.approx(2 * result.metrics["reward/own_rewards:overlap"])
     assert "reward/accuracy" not in result.metrics, "nothing verified these answers"
     assert torch.isfinite(torch.tensor(result.metrics["opt/grad_norm"]))
+
+
+@pytest.mark.parametrize(
+    "reward", [lambda completions: [None] * len(completions), lambda completions: 1 / 0, lambda c: []]
+)
+def test_a_failing_reward_ends_in_one_line(
+    rl_config: Callable[..., RlConfig], monkeypatch: pytest.MonkeyPatch, reward: Callable[[list[str]], list[float]]
+) -> None:
+    monkeypatch.setitem(sys.modules, "bad_rewards", SimpleNamespace(bad=reward))
+    with pytest.raises(RewardError, match=r"reward 'bad_rewards:bad' (failed|gave)"):
+        run(rl_config("rewards=[{source: 'bad_rewards:bad'}]"))
 
 
 def own_config(

@@ -16,20 +16,25 @@ from dare_train.checkpoint import damage
 from dare_train.testing import small_sft
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_signal_saves_and_resumes_bit_equal(sft_config: Callable[..., SftConfig], number: signal.Signals) -> None:
-    straight = run(sft_config("run.name=straight"))
-    config = sft_config("run.name=stopped")
+@pytest.mark.parametrize(
+    ("number", "dtype"), [(signal.SIGINT, "float32"), (signal.SIGTERM, "float32"), (signal.SIGTERM, "float64")]
+)
+def test_signal_saves_and_resumes_bit_equal(
+    sft_config: Callable[..., SftConfig], number: signal.Signals, dtype: str
+) -> None:
+    settings = (f"model.dtype={dtype}", "run.steps=20", "optim.lr=0.01", "optim.warmup=0")
+    straight = run(sft_config("run.name=straight", *settings))
+    config = sft_config("run.name=stopped", *settings)
 
     def interrupt(done: int, total: int, metrics: dict[str, float]) -> None:
         if done == 2:
             os.kill(os.getpid(), number)
 
-    with pytest.raises(Interrupted, match=rf"stopped by {number.name} after step 2 of 4; continue with --resume"):
+    with pytest.raises(Interrupted, match=rf"stopped by {number.name} after step 2 of 20; continue with --resume"):
         run(config, observer=interrupt)
     assert damage(config.run.dir / "stopped" / "checkpoints" / "step_000002") == ""
     resumed = run(config, resume=True)
-    a, b = load(straight.checkpoint).module.state_dict(), load(resumed.checkpoint).module.state_dict()
+    a, b = (load(r.checkpoint, dtype="float64").module.state_dict() for r in (straight, resumed))
     assert all(torch.equal(a[name], b[name]) for name in a)
 
 

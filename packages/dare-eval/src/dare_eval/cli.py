@@ -68,7 +68,7 @@ def run(
     block_length: Annotated[int | None, typer.Option(help="Positions denoised together (default: all).")] = None,
     steps: Annotated[int | None, typer.Option(help="Denoising forwards (default: one per position).")] = None,
     threshold: Annotated[
-        float | None, typer.Option(help="Commit all above this confidence, instead of --steps.")
+        float | None, typer.Option(help="Commit all above this confidence (tau, at most 1), instead of --steps.")
     ] = None,
     temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
     template: Annotated[str, typer.Option(help="Text around the problem.")] = "{prompt}",
@@ -110,7 +110,7 @@ def compare_records(
     a: Annotated[Path, typer.Argument(help="Score record of the baseline.")],
     b: Annotated[Path, typer.Argument(help="Score record to compare with it.")],
     level: Annotated[float, typer.Option(help="Confidence level.")] = 0.95,
-    ignore: Annotated[list[str] | None, typer.Option(help="device or dtype: may differ.")] = None,
+    ignore: Annotated[list[str] | None, typer.Option(help="device, dtype or prompts: may differ.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Compare two records of one protocol, problem by problem."""

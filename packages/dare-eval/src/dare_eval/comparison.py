@@ -9,6 +9,11 @@ from dare_eval.stats import mcnemar, paired_interval
 
 __all__ = ["Comparison", "NotComparable", "compare"]
 
+_PROMPTS = (
+    "other token ids: tokenizer, chat template, or end, pad and mask tokens differ; `ignore` it to compare models that"
+    " read text in their own ways"
+)
+
 
 class NotComparable(ValueError):
     """Two records differ in something that decides a score.
@@ -57,13 +62,13 @@ def compare(a: Record, b: Record, *, level: float = 0.95, ignore: Collection[str
         a: the baseline.
         b: the record to compare with it.
         level: confidence level of the interval.
-        ignore: of `"device"` and `"dtype"`, those that may differ. Nothing in the protocol can be ignored.
+        ignore: of `"device"`, `"dtype"` and `"prompts"`, those that may differ. Nothing in the protocol can be ignored.
 
     Raises:
-        NotComparable: if protocol, device or dtype differ, naming every field with both values.
+        NotComparable: if protocol, device, dtype or prompts differ, naming every field.
         ValueError: for another word in `ignore`.
     """
-    conditions = {"device", "dtype"}
+    conditions = {"device", "dtype", "prompts"}
     if not conditions.issuperset(ignore):
         raise ValueError(f"`ignore`: expected words of {sorted(conditions)}, got {sorted(ignore)}")
     unlike = dict(_differences(a.protocol.model_dump(mode="json"), b.protocol.model_dump(mode="json")))
@@ -108,7 +113,7 @@ def _conditions(a: Record, b: Record, names: Collection[str]) -> Iterator[tuple[
     for name in sorted(names):
         left, right = getattr(a, name), getattr(b, name)
         if left != right:
-            yield name, f"{left} ≠ {right}"
+            yield name, _PROMPTS if name == "prompts" else f"{left} ≠ {right}"
 
 
 def _notes(a: Record, b: Record, ignored: Collection[str]) -> Iterator[str]:

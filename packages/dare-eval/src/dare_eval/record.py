@@ -7,7 +7,7 @@ from math import isclose
 from pathlib import Path
 from typing import Any, Literal, Self, cast
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, model_validator
 
 from dare_eval.protocol import Protocol, digest
 from dare_eval.stats import wilson
@@ -25,7 +25,11 @@ class _Frozen(BaseModel):
 
 
 class Row(_Frozen):
-    """One problem and what became of it."""
+    """One problem and what became of it.
+
+    Raises:
+        ValueError: (as pydantic's ValidationError) if verdict, score, status and reason contradict one another.
+    """
 
     uid: int
     """The problem."""
@@ -40,7 +44,7 @@ class Row(_Frozen):
     pred: str | None
     """The answer that was judged, shortened."""
     completion: str
-    """The text that was judged: what precedes the first end token."""
+    """The text that was judged: what precedes the first end token, other special tokens included."""
     tokens: int = Field(ge=0)
     """Its length in tokens."""
     nfe: int = Field(ge=0)
@@ -48,12 +52,23 @@ class Row(_Frozen):
     truncated: bool
     """No end token came before the canvas was full."""
 
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if (self.correct is None) != (self.status == "unparsable"):
+            raise ValueError(f"expected `correct` None exactly where unparsable, got {self.correct}, {self.status!r}")
+        if (self.correct is True) != (self.reason == ""):
+            raise ValueError(f"expected a `reason` for all but correct rows, got {self.correct}, {self.reason!r}")
+        if self.score == 1 and self.correct is not True:
+            raise ValueError(f"expected a `score` below 1 unless correct, got {self.score}, {self.correct}")
+        return self
+
 
 class Record(_Frozen):
     """The result of one evaluation. Make it with `evaluate`, or from rows with `Record.of`.
 
     Raises:
-        ValueError: (as pydantic's ValidationError) if a field is missing or a summary does not follow from the rows.
+        ValueError: (as pydantic's ValidationError) if a field is missing, a summary does not follow from the rows, or
+            the hash is another protocol's.
     """
 
     format: Literal["dare-eval/1"] = "dare-eval/1"
@@ -62,6 +77,8 @@ class Record(_Frozen):
     """Everything that decided the score except the model."""
     protocol_hash: str
     """`protocol.hash()`, printed with every score."""
+    prompts: str = Field(min_length=1)
+    """SHA-256 of the token ids that the model was given, and of its end, pad and mask ids."""
     checkpoint: str = Field(min_length=1)
     """Fingerprint of the weights."""
     device: str = Field(min_length=1)
@@ -105,6 +122,7 @@ class Record(_Frozen):
         rows: Sequence[Row],
         *,
         protocol: Protocol,
+        prompts: str,
         checkpoint: str,
         device: str,
         dtype: str,
@@ -118,6 +136,7 @@ class Record(_Frozen):
         return cls(
             protocol=protocol,
             protocol_hash=protocol.hash(),
+            prompts=prompts,
             checkpoint=checkpoint,
             device=device,
             dtype=dtype,
@@ -137,9 +156,23 @@ class Record(_Frozen):
         return self.tokens / self.seconds
 
     @model_validator(mode="after")
+    def _check_hash(self, info: ValidationInfo) -> Self:
+        # a file's is over its text, so that fields added by later versions do not matter; from here on it is today's
+        today = self.protocol.hash()
+        expected = today if info.context is None else digest(info.context["protocol"])
+        if self.protocol_hash != expected:
+            raise ValueError(
+                f"`protocol_hash`: expected {expected[:12]}, got {self.protocol_hash[:12]};"
+                " the protocol was edited after it was scored, score again"
+            )
+        object.__setattr__(self, "protocol_hash", today)
+        return self
+
+    @model_validator(mode="after")
     def _consistent(self) -> Self:
-        if len(self.rows) != self.protocol.n or len({row.uid for row in self.rows}) != self.protocol.n:
-            raise ValueError(f"expected {self.protocol.n} rows with different uids, got {len(self.rows)}")
+        uids = len({row.uid for row in self.rows})
+        if not len(self.rows) == uids == self.protocol.n:
+            raise ValueError(f"expected {self.protocol.n} rows with different uids, got {len(self.rows)} with {uids}")
         for name, value in _summary(self.rows, self.level).items():
             if not _equal(getattr(self, name), value):
                 raise ValueError(f"`{name}`: expected {value} from the rows, got {getattr(self, name)}")
@@ -157,7 +190,7 @@ class Record(_Frozen):
         """
         path = Path(path)
         refuse_overwrite(path, force)
-        text = json.dumps(self.model_dump(mode="json"), indent=1, ensure_ascii=False) + "\n"
+        text = json.dumps(self.model_dump(mode="json"), indent=1) + "\n"  # in ASCII: UTF-8 has no lone surrogates
         temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
         try:
             with temporary.open("w", encoding="utf-8") as file:
@@ -177,17 +210,13 @@ class Record(_Frozen):
         """
         try:
             data: Any = json.loads(Path(path).read_text(encoding="utf-8"))
-            record = cls.model_validate(data)
+            return cls.model_validate(data, context=data)
         except OSError as error:
             raise RecordError(f"cannot read {os.fspath(path)}: {error.strerror}") from error
         except ValidationError as error:
             raise RecordError(f"{os.fspath(path)} is no intact score record: {first_error(error)}") from error
         except ValueError as error:
             raise RecordError(f"{os.fspath(path)} is no JSON file: {error}") from error
-        # over the stored text, not the parsed model, so that fields added by later versions do not matter
-        if digest(data["protocol"]) != record.protocol_hash:
-            raise RecordError(f"{os.fspath(path)}: the protocol was edited after it was scored; score again")
-        return record
 
 
 def refuse_overwrite(path: Path, force: bool) -> None:

@@ -9,7 +9,7 @@ from importlib.metadata import version
 
 import torch
 
-from dare_eval.protocol import Protocol
+from dare_eval.protocol import Protocol, digest
 from dare_eval.record import Record, Row
 from dare_eval.tasks import Item, Task
 from dare_eval.verify import visible
@@ -41,8 +41,8 @@ def evaluate(
     """Score a model under a protocol.
 
     A row's randomness is a hash of (seed, uid), so neither the batch size nor the order of the problems changes a
-    completion, as far as the model's arithmetic does not depend on the batch. Global generators and the module's
-    training mode are left as they were.
+    completion, as far as the model's arithmetic does not depend on the batch. Global generators and the training mode
+    of every submodule are left as they were.
 
     Args:
         model: with a tokenizer.
@@ -77,6 +77,7 @@ def evaluate(
     return Record.of(
         [rows[i] for i in range(len(items))],
         protocol=protocol,
+        prompts=_prompts_digest(prompts, model),
         checkpoint=model.fingerprint(),
         device=_device(model.device),
         dtype=str(model.dtype).removeprefix("torch."),
@@ -92,6 +93,11 @@ def _config(protocol: Protocol, model: DiffusionLM) -> SamplerConfig:
     if protocol.eos == "suppress" and model.eos_ids:
         config = config.replace(rules=(*config.rules, Suppress(tuple(model.eos_ids))))
     return config
+
+
+def _prompts_digest(prompts: Sequence[Sequence[int]], model: DiffusionLM) -> str:
+    """What tokenizer and chat template made of the problems, and the ids that end, pad and mask."""
+    return digest([prompts, sorted(model.eos_ids), model.pad_id, model.mask_id])
 
 
 def _check_length(prompts: Sequence[Sequence[int]], config: SamplerConfig, model: DiffusionLM) -> None:
@@ -114,7 +120,7 @@ def _batches(prompts: Sequence[Sequence[int]], batch_size: int) -> Iterator[list
 def _judge(task: Task, item: Item, output: SamplerOutput, row: int, model: DiffusionLM) -> Row:
     ids = output.completions[row][output.completion_mask[row]].tolist()
     text = visible(ids, eos_ids=model.eos_ids, pad_id=model.pad_id, mask_id=model.mask_id)
-    completion = model.decode(text.ids)
+    completion = model.decode(text.ids, specials=True)  # what was generated is what is judged
     verdict = task.verify(item, completion)
     return Row(
         uid=item.uid,
@@ -142,10 +148,11 @@ def _device(device: torch.device) -> str:
 
 @contextmanager
 def _evaluating(model: DiffusionLM) -> Generator[None]:
-    """Dropout off, and the training mode given back."""
-    training = model.module.training
+    """Dropout off, and every submodule's training mode given back."""
+    training = {module: module.training for module in model.module.modules()}
     model.module.eval()
     try:
         yield
     finally:
-        model.module.train(training)
+        for module, mode in training.items():
+            module.training = mode

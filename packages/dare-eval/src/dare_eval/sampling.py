@@ -49,7 +49,7 @@ class ThresholdSampler(_Settings):
     """Commit everything above a confidence (Fast-dLLM, arXiv:2505.22618): as many steps as it takes."""
 
     kind: Literal["threshold"] = "threshold"
-    tau: float = 0.9
+    tau: float = Field(default=0.9, gt=0, le=1)
     """The confidence to reach."""
 
     def config(self) -> "SamplerConfig":

@@ -98,6 +98,8 @@ def read_headers(folder: Path) -> dict[str, TensorHeader]:
         CheckpointError: a shard is missing or truncated, or the index and the shards disagree.
     """
     index = folder / INDEX
+    if index.exists() and (folder / WEIGHTS).exists():
+        raise CheckpointError(f"expected shards or one file, got both {INDEX} and {WEIGHTS}; remove what is not meant")
     weight_map: dict[str, str] = _read_json(index)["weight_map"] if index.exists() else {}
     headers: dict[str, TensorHeader] = {}
     for shard in sorted(set(weight_map.values())) or [WEIGHTS]:
@@ -157,7 +159,7 @@ def new_folder(path: str | os.PathLike[str]) -> Generator[Path, None, None]:
     if target.exists():
         raise CheckpointError(f"expected a new path, got {str(target)!r}, which exists; remove it or choose another")
     partial = target.with_name(f".{target.name}.partial-{os.getpid()}")
-    shutil.rmtree(partial, ignore_errors=True)  # left by a process that was killed
+    shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
     try:
         yield partial

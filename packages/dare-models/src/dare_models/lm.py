@@ -123,10 +123,11 @@ class DiffusionLM:
             positions = torch.arange(ids.shape[1], device=ids.device).expand_as(ids)
         elif positions.shape != ids.shape:
             raise ValueError(f"expected `positions` of shape {tuple(ids.shape)}, got {tuple(positions.shape)}")
+        if rows is not None and rows.shape[:1] != ids.shape[:1]:
+            raise ValueError(f"expected `rows` [{ids.shape[0]}, N], got {list(rows.shape)}")
         hidden = self._hidden(ids, positions)
         if rows is not None:
-            base = torch.arange(ids.shape[0], device=rows.device)[:, None] * ids.shape[1]
-            hidden = hidden.flatten(0, 1).index_select(0, (base + rows).flatten()).unflatten(0, rows.shape)
+            hidden = hidden.gather(1, rows[..., None].expand(-1, -1, hidden.shape[-1]))
         return self._head()(hidden)
 
     def score(

@@ -31,7 +31,8 @@ def load(
         path: a folder (then nothing is fetched), or the id of a Hub repository.
         dtype: floating-point type of the parameters in memory.
         device: where the parameters go.
-        mask_token_id: mask id, where the checkpoint does not record it.
+        mask_token_id: mask id, where the checkpoint does not record it. Ends of turn are the tokenizer's: without
+            its files decoding stops at ends of text alone.
         backend: transformers' attention implementation.
 
     Returns:
@@ -39,9 +40,10 @@ def load(
 
     Raises:
         CheckpointError: a file, tensor or dtype that does not fit, by name.
-        ValueError: a config field that the family does not implement, or no mask id.
+        ValueError: a config field that the family does not implement, no mask id, or a device that is not there.
     """
     register()
+    _check_device(device)
     folder = checkpoint.locate(path)
     fields = checkpoint.read_config(folder)
     family = family_for(fields)
@@ -69,6 +71,14 @@ def load(
     if problems := {name: keys for name, keys in info.items() if keys}:
         raise checkpoint.CheckpointError(f"expected transformers to load {str(folder)!r} whole, got {problems}")
     return DiffusionLM(precision.place(module, dtype, device).eval(), spec, tokenizer)
+
+
+def _check_device(device: str | torch.device) -> None:
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(f"`device`: expected one that this torch can use, got {str(device)!r} ({reason})") from error
 
 
 def _load_tokenizer(folder: Path) -> PreTrainedTokenizerBase | None:

@@ -31,7 +31,8 @@ def place(module: ModuleT, dtype: str | torch.dtype, device: str | torch.device)
     """Cast the parameters of a module and move it, in place; in float64 its norms compute in float64 too.
 
     Buffers keep their dtype: rotary frequencies in bfloat16 would be wrong angles. transformers' RMS norms compute in
-    float32 whatever the dtype, which would leave float64 no better than 1e-8.
+    float32 whatever the dtype, which would leave float64 no better than 1e-8. Parameters get memory of their own: in the
+    mapped file they lie where its header ends, and matrix products may round by alignment.
 
     Args:
         module: a transformers model.
@@ -43,7 +44,7 @@ def place(module: ModuleT, dtype: str | torch.dtype, device: str | torch.device)
     """
     wanted = as_dtype(dtype)
     for parameter in module.parameters():
-        parameter.data = parameter.data.to(wanted)
+        parameter.data = parameter.data.to(wanted, copy=True)
     module.to(device=device)
     if wanted is torch.float64:
         for parent in list(module.modules()):

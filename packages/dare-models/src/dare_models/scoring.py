@@ -129,8 +129,6 @@ def _score_together(
     hidden = backbone(ids, positions.index_select(1, columns).repeat_interleave(k, dim=0))
     rows = target.index_select(2, columns).flatten().nonzero().squeeze(1)
     slots = target.flatten().nonzero().squeeze(1)
-    if rows.numel() != slots.numel():
-        raise ValueError(f"expected targets on valid positions, got {slots.numel() - rows.numel()} on padding")
     scored = score_rows(hidden.flatten(0, 1).index_select(0, rows), labels.flatten(0, 2).index_select(0, slots))
     entropy = None if scored.entropy is None else _place(scored.entropy, slots, target)
     return Scores(_place(scored.logp, slots, target), entropy)
@@ -153,5 +151,7 @@ def _check(inputs: Tensor, target: Tensor, labels: Tensor, valid: Tensor, stream
     ):
         if tuple(got) != wanted:
             raise ValueError(f"expected `{name}` of shape {wanted}, got {tuple(got)}")
+    if lost := int((target & ~valid[:, None]).sum()):
+        raise ValueError(f"expected targets on valid positions, got {lost} on padding")
     if streams is not None and streams < 1:
         raise ValueError(f"expected `streams` of at least 1, got {streams}; None takes all at once")

@@ -6,7 +6,7 @@ from difflib import get_close_matches
 import torch
 from torch import Tensor
 
-__all__ = ["expect", "expect_range", "suggest"]
+__all__ = ["expect", "expect_count", "expect_range", "suggest"]
 
 
 def expect(
@@ -34,6 +34,12 @@ def expect_range(name: str, value: float, low: float, high: float) -> None:
     """Check that an option lies in the closed interval [low, high]."""
     if not low <= value <= high:
         raise ValueError(f"`{name}`: expected a number in [{low:g}, {high:g}], got {value!r}")
+
+
+def expect_count(name: str, value: int) -> None:
+    """Check that a count is at least 1."""
+    if not value >= 1:
+        raise ValueError(f"`{name}`: expected a count of at least 1, got {value!r}")
 
 
 def suggest(kind: str, word: str, choices: Iterable[str]) -> str:

@@ -1,5 +1,6 @@
 """The batch: clean sequences and what the data layer knows about them."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,7 +30,8 @@ class Batch:
         old: log-probs of this batch's plan under the old policy.
         ref: log-probs of this batch's plan under the reference policy.
         step_map: int32 `[B, S]`, step at which each position was committed, -1 = never.
-        states: rollout record of intermediate states; like the next two, anything that can be indexed by rows.
+        states: rollout record of intermediate states; like the next two, anything that can be indexed by rows;
+            no tuple or mapping.
         tree: rollout record of a tree of samples.
         value: values of a critic.
 
@@ -62,6 +64,10 @@ class Batch:
         expect("group", self.group, "B", sizes, dtype=torch.int64)
         if self.step_map is not None:
             expect("step_map", self.step_map, "B S", sizes, dtype=torch.int32)
+        for name in ("states", "tree", "value"):
+            if isinstance(record := getattr(self, name), tuple | Mapping):
+                kind = type(record).__name__
+                raise ValueError(f"`{name}`: expected an object that rows index, got a {kind}; wrap it in a class")
         self._check_values()
 
     def _check_values(self) -> None:

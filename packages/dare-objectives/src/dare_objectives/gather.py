@@ -68,8 +68,8 @@ def gather_logp(
     """Log-softmax of (hidden @ weight.T + bias) / temperature at `labels`, a chunk of rows at a time.
 
     No more than `chunk` rows of logits exist at once, in the backward pass neither (they are computed again there).
-    The product is taken in the dtype of its factors (under autocast: in autocast's), as the model's own head does; all
-    that follows in float32 or better.
+    The product is taken in the dtype of its factors (under autocast: in autocast's, unless they are float64), as the
+    model's own head does, and in the backward pass too, wherever that runs; all that follows in float32 or better.
 
     Args:
         hidden: `[N, d]` last hidden states of the scored rows.
@@ -107,7 +107,7 @@ def gather_logp(
 
 def _product_dtype(hidden: Tensor, weight: Tensor) -> torch.dtype:
     device = hidden.device.type
-    if torch.is_autocast_enabled(device):
+    if torch.is_autocast_enabled(device) and torch.float64 not in (hidden.dtype, weight.dtype):
         return torch.get_autocast_dtype(device)
     if hidden.dtype != weight.dtype:
         raise ValueError(f"`hidden`: expected the dtype of `weight`, {weight.dtype}, got {hidden.dtype}; convert it")
@@ -160,17 +160,19 @@ class _Chunked(Function):
         on_hidden = torch.empty_like(hidden) if ctx.needs_input_grad[0] else None
         on_weight = torch.zeros_like(weight, dtype=exact) if ctx.needs_input_grad[1] else None
         on_bias = torch.zeros_like(bias, dtype=exact) if ctx.needs_input_grad[2] else None
-        for start in range(0, len(hidden), rows):
-            part = slice(start, start + rows)
-            logp = _log_softmax(functional.linear(hidden[part], weight, bias), temperature, support)
-            slope = _slope(logp, labels[part], on_logp[part], None if on_entropy is None else on_entropy[part], support)
-            slope = (slope / temperature).to(weight.dtype)
-            if on_hidden is not None:
-                on_hidden[part] = slope @ weight
-            if on_weight is not None:
-                on_weight += slope.T @ hidden[part]
-            if on_bias is not None:
-                on_bias += slope.sum(0)
+        with torch.autocast(hidden.device.type, enabled=False):
+            for start in range(0, len(hidden), rows):
+                part = slice(start, start + rows)
+                logp = _log_softmax(functional.linear(hidden[part], weight, bias), temperature, support)
+                on_part = None if on_entropy is None else on_entropy[part]
+                slope = _slope(logp, labels[part], on_logp[part], on_part, support)
+                slope = (slope / temperature).to(weight.dtype)
+                if on_hidden is not None:
+                    on_hidden[part] = slope @ weight
+                if on_weight is not None:
+                    on_weight += slope.T @ hidden[part]
+                if on_bias is not None:
+                    on_bias += slope.sum(0)
         on_weight = None if on_weight is None else on_weight.to(weight.dtype)
         on_bias = None if on_bias is None else on_bias.to(bias.dtype)
         return on_hidden, on_weight, on_bias, None, None, None, None, None

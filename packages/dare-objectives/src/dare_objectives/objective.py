@@ -34,7 +34,8 @@ NEEDS: Final = ("old", "ref", "step_map", "states", "tree", "value")
 class Coefficients:
     """Everything in an objective that couples rows, computed once per optimiser step on the whole batch.
 
-    `coefficients[rows]` keeps 0-d tensors and indexes all others; a subclass may add fields of either kind.
+    `coefficients[rows]` keeps 0-d tensors, tuples and mappings and indexes all others; a subclass may add fields of
+    either kind.
 
     Args:
         advantage: `[B]` (or `[B, ...]`); 1 where there is no reward.

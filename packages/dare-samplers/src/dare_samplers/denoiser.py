@@ -124,6 +124,8 @@ class Denoiser:
                 f"got {attention!r} with block_length={block_length!r}"
             )
         self.net = net
+        if mask_id < 0:
+            raise ValueError(f"`mask_id`: expected a token id >= 0, got {mask_id}")
         self.mask_id = mask_id
         self.eos_ids = tuple(eos_ids)
         self.pad_id = pad_id if pad_id is not None else next(iter(self.eos_ids), 0)

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from dare_samplers.config import SamplerConfig
 from dare_samplers.denoiser import Denoises
-from dare_samplers.keyed import fold
+from dare_samplers.keyed import row_keys
 from dare_samplers.state import RUNNING, State
 from dare_samplers.trace import Trace
 
@@ -59,6 +59,7 @@ def begin(model: Denoises, prompts: Prompts, config: SamplerConfig, keys: Keys) 
         prompt_lengths=lengths,
         prompt_width=width,
         block_length=config.block_length,
+        grid=config.grid,
     ).map(lambda tensor: tensor.to(model.device))
 
 
@@ -92,7 +93,7 @@ def _keys(keys: Keys, rows: int) -> Tensor:
     if isinstance(keys, int):
         if not -(2**63) <= keys < 2**63:
             raise ValueError(f"`keys`: expected an int64, got {keys}; make_key folds integers of any size")
-        return fold(torch.full((rows,), keys, dtype=torch.int64), torch.arange(rows))
+        return row_keys(keys, range(rows))
     values = torch.as_tensor(keys)
     if values.dtype != torch.int64 or values.shape != (rows,):
         raise ValueError(

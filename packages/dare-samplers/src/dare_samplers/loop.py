@@ -169,10 +169,11 @@ def _check_grid(config: SamplerConfig, length: int) -> None:
 def _check_resume(state: State, config: SamplerConfig, keys: Keys | None) -> None:
     if keys is not None:
         raise ValueError("`keys`: a state carries its own; leave None, or pass them to state.fork")
-    if (state.gen_length, state.block_length) != (config.gen_length, config.block_length):
+    begun, wanted = ((one.gen_length, one.block_length, one.grid) for one in (state, config))
+    if begun != wanted:
         raise ValueError(
-            f"`state`: expected gen_length and block_length {(config.gen_length, config.block_length)} as in `config`, "
-            f"got {(state.gen_length, state.block_length)}; resume with the sizes it was begun with"
+            f"`state`: expected gen_length, block_length and grid {wanted} as in `config`, got {begun}; resume with "
+            "the layout it was begun with"
         )
 
 

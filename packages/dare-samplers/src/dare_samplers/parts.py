@@ -56,7 +56,16 @@ class Logits:
         return -(logp.exp() * logp).nan_to_num(nan=0.0).sum(-1)
 
     def without(self, ids: Sequence[int]) -> "Logits":
-        """The same logits with some token ids at -inf, in a copy."""
+        """The same logits with some token ids at -inf, in a copy.
+
+        Raises:
+            ValueError: for an id that the vocabulary does not have.
+        """
+        width = self.values.shape[-1]
+        if outside := [one for one in ids if not 0 <= one < width]:
+            raise ValueError(
+                f"`ids`: expected token ids in [0, {width}), got {outside[0]}; the model has no such logit"
+            )
         values = self.values.clone()
         for one in ids:
             values[..., one] = -torch.inf

@@ -55,11 +55,12 @@ def _invert(weight: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
     """Index at which the cumulative weight passes `u` times the total, and the total.
 
     Two levels keep the sums short and in the precision of `u`: first the chunk, then the element inside it. A running
-    float32 sum over a vocabulary of 10^5 would lose the tail; a float64 copy of the vocabulary is never made.
+    float32 sum over a vocabulary of 10^5 would lose the tail; a float64 copy of the vocabulary is never made: a chunk's
+    own sum is short enough for float32.
     """
     size = weight.shape[-1]
     chunks = pad(weight, (0, -size % _CHUNK)).unflatten(-1, (-1, _CHUNK))
-    sums = chunks.sum(-1, dtype=u.dtype)
+    sums = chunks.sum(-1).to(u.dtype)
     chunk, rest = _passing(sums, u * sums.sum(-1))
     inside = chunks.gather(-2, chunk[..., None, None].expand(*chunk.shape, 1, _CHUNK)).squeeze(-2)
     element, _ = _passing(inside.to(u.dtype), rest)

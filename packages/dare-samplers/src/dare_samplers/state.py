@@ -32,7 +32,9 @@ class Status(NamedTuple):
 
 @dataclass
 class State:
-    """Everything a decode needs to go on, row by row; plain tensors, so `torch.save` and `fork` work.
+    """Everything a decode needs to go on, row by row.
+
+    Plain tensors, so `fork` works, and `torch.save` (read it back with `weights_only=False`).
 
     Attributes:
         tokens: int64 `[B, T]`, the canvases: prompts end and responses begin at column `prompt_width`.
@@ -47,7 +49,7 @@ class State:
         broken: bool `[B]`, the last commit had no possible token.
         trace: the record.
         prompt_lengths: real prompt tokens of each row.
-        prompt_width, block_length: layout.
+        prompt_width, block_length, grid: layout.
         nfe, tokens_forwarded: forward calls, and tokens without pads that they were fed, in this state's history.
     """
 
@@ -65,6 +67,7 @@ class State:
     prompt_lengths: tuple[int, ...]
     prompt_width: int
     block_length: int
+    grid: str
     nfe: int = 0
     tokens_forwarded: int = 0
 

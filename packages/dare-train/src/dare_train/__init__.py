@@ -1,7 +1,7 @@
 """Post-training of diffusion language models: SFT and reinforcement learning with exact resume."""
 
 from .config import RlConfig, RunConfig, SftConfig, load_config
-from .errors import CheckpointError, ConfigError, DataError, DivergedError, Interrupted, TrainError
+from .errors import CheckpointError, ConfigError, DataError, DivergedError, Interrupted, RewardError, TrainError
 from .protocols import Engine, Group, Request, Rollout, RolloutBackend, Runtime, StepStats, Storage
 from .run import Parts, RunResult, run
 
@@ -15,6 +15,7 @@ __all__ = [
     "Interrupted",
     "Parts",
     "Request",
+    "RewardError",
     "RlConfig",
     "Rollout",
     "RolloutBackend",

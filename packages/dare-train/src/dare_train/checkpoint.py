@@ -7,6 +7,7 @@ it real. What has no manifest, or does not match it, is not a checkpoint.
 
 import hashlib
 import json
+import logging
 import os
 import re
 import shutil
@@ -16,6 +17,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -24,9 +26,10 @@ from dare_models import DiffusionLM
 from .errors import CheckpointError
 from .protocols import Storage
 
-__all__ = ["Checkpoint", "CheckpointStore", "DiskStorage", "damage", "newest_model", "sync_folder"]
+__all__ = ["Checkpoint", "CheckpointStore", "DiskStorage", "damage", "newest_intact", "newest_model", "sync_folder"]
 
 _SCHEMA = 1
+_LOG = logging.getLogger("dare_train")
 _NAME = re.compile(r"^step_(\d{6,})$")
 _VERSIONED = ("dare-train", "dare-models", "dare-objectives", "dare-samplers", "torch", "transformers")
 
@@ -52,7 +55,8 @@ class DiskStorage:
 
     def rename(self, source: Path, target: Path) -> None:
         """Give a finished folder its final name, atomically."""
-        sync_folder(source)
+        for folder in (source, *(p for p in source.rglob("*") if p.is_dir())):
+            sync_folder(folder)
         source.rename(target)
         sync_folder(target.parent)
 
@@ -123,30 +127,29 @@ class CheckpointStore:
             self._storage.write(partial / "manifest.json", lambda p: _write_json(p, manifest))
             self._clear(final)  # only ever a damaged one
             self._storage.rename(partial, final)
-        except OSError as error:
-            raise CheckpointError(
-                f"cannot write {final}: {error.strerror or error}; earlier checkpoints are kept"
-            ) from error
-        for old in self._steps()[: -self._keep_last]:
-            self._storage.remove(self.folder / f"step_{old:06d}")
+        except (OSError, SafetensorError) as error:
+            self._clear(partial, staging)
+            raise CheckpointError(f"cannot write {final}: {error}; earlier checkpoints are kept") from error
+        self._prune()
         return final
 
     def tidy(self) -> None:
-        """Remove what a crash left half-written."""
-        self._clear(*self.folder.glob("*.partial"), *self.folder.glob("*.staging*"))
+        """Remove what a crash left half-written or half-removed."""
+        if self.folder.is_dir():
+            self._clear(*self.folder.glob("*.partial"), *self.folder.glob("*.staging*"))
+            self._clear(*(path for _, path in steps_in(self.folder) if not (path / "manifest.json").exists()))
+            self._prune()
 
     def newest(self) -> Checkpoint | None:
-        """The newest checkpoint that matches its manifest; damaged ones are passed over."""
-        if not self.folder.is_dir():
-            return None
-        for step in reversed(self._steps()):
-            path = self.folder / f"step_{step:06d}"
-            if not damage(path):
-                return Checkpoint(path, step)
-        return None
+        """The newest intact checkpoint; None before the first.
 
-    def _steps(self) -> list[int]:
-        return sorted(int(m.group(1)) for p in self.folder.iterdir() if (m := _NAME.match(p.name)))
+        Raises:
+            CheckpointError: where there are checkpoints but none is intact.
+        """
+        return newest_intact(self.folder)
+
+    def _prune(self) -> None:
+        self._clear(*(path for _, path in steps_in(self.folder)[: -self._keep_last]))
 
     def _clear(self, *folders: Path) -> None:
         for folder in folders:
@@ -166,8 +169,32 @@ def damage(path: Path) -> str:
     return f"{odd[0]} is missing or changed" if odd else ""
 
 
+def steps_in(folder: Path) -> list[tuple[int, Path]]:
+    """The checkpoints of a folder by step, intact or not."""
+    paths = folder.iterdir() if folder.is_dir() else ()
+    return sorted((int(match.group(1)), path) for path in paths if (match := _NAME.match(path.name)))
+
+
+def newest_intact(folder: Path) -> Checkpoint | None:
+    """The newest checkpoint of a folder that matches its manifest; damaged ones are reported and passed over.
+
+    Raises:
+        CheckpointError: where there are checkpoints but none is intact.
+    """
+    damaged: list[str] = []
+    for step, path in reversed(steps_in(folder)):
+        fault = damage(path)
+        if not fault:
+            return Checkpoint(path, step)
+        damaged.append(f"{path.name}: {fault}")
+        _LOG.warning("passed over %s: %s", path, fault)
+    if damaged:
+        raise CheckpointError(f"no checkpoint in {folder} is intact ({'; '.join(damaged)}); restore one or start anew")
+    return None
+
+
 def newest_model(path: Path) -> Path:
-    """The model folder that a path stands for: itself, or the newest checkpoint of a run.
+    """The model folder that a path stands for: itself, or the newest intact checkpoint of a run.
 
     Raises:
         CheckpointError: where there is none.
@@ -175,9 +202,8 @@ def newest_model(path: Path) -> Path:
     if (path / "config.json").is_file():
         return path
     for folder in (path / "checkpoints", path):
-        steps = sorted(p for p in folder.glob("step_*") if _NAME.match(p.name) and (p / "manifest.json").is_file())
-        if steps:
-            return steps[-1]
+        if (found := newest_intact(folder)) is not None:
+            return found.path
     raise CheckpointError(f"{path} holds no model and no checkpoint; give a model folder, a checkpoint or a run folder")
 
 

@@ -44,13 +44,13 @@ __all__ = [
 class Base(BaseModel):
     """Frozen, and closed to unknown keys."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
 
 
 class RunSettings(Base):
     """Where the run lives and what makes it repeatable."""
 
-    name: str = Field(min_length=1, pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]*$")
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)*$")
     """Name of the run; its folder is `dir/name`."""
     dir: Path = Path("runs")
     """Folder that holds the runs."""
@@ -123,7 +123,7 @@ class OptimConfig(Base):
 
     lr: float = Field(gt=0)
     """Peak learning rate."""
-    betas: tuple[float, float] = (0.9, 0.95)
+    betas: tuple[Annotated[float, Field(ge=0, lt=1)], Annotated[float, Field(ge=0, lt=1)]] = (0.9, 0.95)
     """AdamW's moment decay rates."""
     eps: float = Field(default=1e-8, gt=0)
     """AdamW's denominator offset."""
@@ -227,6 +227,15 @@ class Common(Base):
     validation: ValidationConfig = ValidationConfig()
 
     @model_validator(mode="after")
+    def _updates_are_not_lost(self) -> Self:
+        if self.model.dtype == "bfloat16" and self.optim.lr < 1e-5:
+            raise ValueError(
+                f"`optim.lr`={self.optim.lr:g} is too small for bfloat16 weights (8 bits) to take up; "
+                "use `model.dtype: float32`"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _validation_has_a_task(self) -> Self:
         if self.validation.every and not isinstance(self.data, TaskData):
             raise ValueError("`validation.every` needs `data.kind: task`; set it to 0 for a JSON-lines file")
@@ -248,6 +257,10 @@ class SftConfig(Common):
     @model_validator(mode="after")
     def _sft_rules(self) -> Self:
         objective = self.objective.build()
+        if self.update.minibatches > 1:
+            raise ValueError("`update.minibatches` splits rollouts; in SFT set `batch` instead")
+        if self.log.samples_every:
+            raise ValueError("`log.samples_every` writes rollouts; SFT has none, set it to 0")
         if objective.advantage is not None:
             raise ValueError(f"objective {self.objective.name!r} learns from rewards; use `dare-train rl`")
         if self.validation.every and self.validation.decode is None:
@@ -301,7 +314,7 @@ def load_config(source: str | Path, overrides: Sequence[str] = (), *, kind: str 
     try:
         merged = OmegaConf.merge(OmegaConf.create(_read(source)), OmegaConf.from_dotlist(list(overrides)))
         raw = OmegaConf.to_container(merged, resolve=True)
-    except (OmegaConfBaseException, yaml.YAMLError) as error:
+    except (OmegaConfBaseException, yaml.YAMLError, TypeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{source}: {' '.join(str(error).split())}") from error
     if not isinstance(raw, dict):
         raise ConfigError(f"{source}: expected a mapping of settings, got {type(raw).__name__}")

@@ -10,12 +10,13 @@ from typing import Any
 import torch
 
 from dare_eval.tasks import Item, Task, get_task
+from dare_models import DiffusionLM
 from dare_objectives.keyed import PURPOSES, fold, make_key
 
 from .config import DataConfig, JsonlData, TaskData
 from .errors import DataError
 
-__all__ = ["Row", "load_rows", "load_task", "rows_of_step"]
+__all__ = ["Row", "encode_texts", "load_rows", "load_task", "rows_of_step"]
 
 _MASK_63 = (1 << 63) - 1
 
@@ -69,9 +70,9 @@ def load_rows(config: DataConfig, *, completions: bool) -> list[Row]:
 def _read_jsonl(config: JsonlData, completions: bool) -> list[Row]:
     needed = ("prompt", "completion") if completions else ("prompt",)
     try:
-        lines = config.path.read_text(encoding="utf-8").splitlines()
-    except OSError as error:
-        raise DataError(f"cannot read `data.path`={str(config.path)!r}: {error.strerror or error}") from error
+        lines = config.path.read_text(encoding="utf-8").split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"cannot read `data.path`={str(config.path)!r}: {error}") from error
     rows = [_parse(config.path, n, line, needed) for n, line in enumerate(lines, 1) if line.strip()]
     if not rows:
         raise DataError(f"{config.path} holds no rows; write one JSON object per line with {', '.join(needed)}")
@@ -96,6 +97,21 @@ def _parse(path: Path, number: int, line: str, needed: Sequence[str]) -> Row:
         completion=value.get("completion"),
         columns={k: v for k, v in value.items() if k not in ("prompt", "completion")},
     )
+
+
+def encode_texts(texts: Sequence[str], lm: DiffusionLM, field: str) -> list[list[int]]:
+    """Token ids of one field of all rows.
+
+    Raises:
+        DataError: for a text that the tokenizer cannot represent.
+    """
+    encoded: list[list[int]] = []
+    for number, text in enumerate(texts, 1):
+        try:
+            encoded.append(lm.encode(text))
+        except ValueError as error:
+            raise DataError(f"row {number}, `{field}`: {error}") from error
+    return encoded
 
 
 def rows_of_step(count: int, batch: int, step: int, seed: int) -> list[tuple[int, int]]:

@@ -15,15 +15,15 @@ from dare_eval import Comparison, Record, compare, evaluate
 from dare_eval.tasks import get_task
 from dare_models import load, tiny, tiny_tokenizer
 
-from .checkpoint import newest_model
 from .config import RlConfig, SftConfig, TaskData, load_config
 from .errors import ConfigError
 from .run import Observer, Parts, RunResult, decode_protocol, run, validation_protocol
-from .rundir import read_metrics, write_text
+from .rundir import write_text
 
 __all__ = ["DemoResult", "demo"]
 
 _PROMPT_SEED = 1_000_000  # RL draws its prompts with seeds that no demonstration draw uses
+_CONTROL_SEED = 2_000_000  # continued SFT goes on with masks and an order of its own
 _TEST_SEED = 2026  # the test problems are the same for every demo seed
 
 Stage = Callable[[str], Observer]
@@ -70,10 +70,9 @@ def demo(
         rl_overrides: dotted settings for the RL recipe.
 
     Raises:
-        ConfigError: where `out` exists and `resume` is off.
+        ConfigError: where `out` exists and `resume` is off, or holds a demo with other settings.
     """
-    if out.exists() and not resume:
-        raise ConfigError(f"{str(out)!r} exists; add --resume to continue it, or choose another --out")
+    _claim(out, {"seed": seed, "n": n, "sft": list(sft_overrides), "rl": list(rl_overrides)}, resume)
     runner = _Runner(out, seed, resume, parts, stage)
     sft_config = runner.sft("sft", out / "base", sft_overrides)
     rl_config = runner.rl(rl_overrides)
@@ -97,6 +96,19 @@ def demo(
     return result
 
 
+def _claim(out: Path, settings: dict[str, Any], resume: bool) -> None:
+    """Start the demo's folder, or check that it is the one to resume."""
+    file = out / "demo.json"
+    if out.exists() and not resume:
+        raise ConfigError(f"{str(out)!r} exists; add --resume to continue it, or choose another --out")
+    if file.exists():
+        before = json.loads(file.read_text(encoding="utf-8"))
+        if before != settings:
+            raise ConfigError(f"{str(out)!r} was started with {before}, not {settings}; choose another --out")
+    out.mkdir(parents=True, exist_ok=True)
+    write_text(file, json.dumps(settings) + "\n")
+
+
 @dataclass(frozen=True)
 class _Runner:
     out: Path
@@ -118,12 +130,8 @@ class _Runner:
         return config
 
     def run(self, config: SftConfig | RlConfig) -> RunResult:
-        """A stage; a finished one is read back, a started one continued."""
-        folder = config.run.dir / config.run.name
-        started = (folder / "resolved.json").exists()
-        done = read_metrics(folder)[-1:] if started else []
-        if done and done[0]["step"] == config.run.steps and any(folder.glob("checkpoints/step_*/manifest.json")):
-            return RunResult(path=folder, checkpoint=newest_model(folder), metrics=done[0])
+        """A stage; one that was started is continued, and a finished one is only read back."""
+        started = (config.run.dir / config.run.name / "resolved.json").exists()
         observer = self.stage(config.run.name) if self.stage else None
         return run(config, resume=started and self.resume, parts=self.parts, observer=observer)
 
@@ -133,7 +141,6 @@ def _make_base(folder: Path, config: SftConfig, seed: int) -> None:
         return
     assert isinstance(config.data, TaskData)
     tokenizer = tiny_tokenizer(get_task(config.data.task, config.data.options).alphabet)
-    folder.parent.mkdir(parents=True, exist_ok=True)
     tiny("llada", tokenizer=tokenizer, seed=seed).save(folder)
 
 
@@ -148,7 +155,8 @@ def _best_control(
     """SFT continued for as many gradient sequences as RL used, at the better of two learning rates on validation."""
     best: tuple[float, RunResult, float] | None = None
     for lr in (rl_config.optim.lr, sft_config.optim.lr):
-        changes = (*overrides, f"run.steps={steps}", f"optim.lr={lr}")
+        seed = f"run.seed={runner.seed + _CONTROL_SEED}"
+        changes = (*overrides, seed, f"run.steps={steps}", f"optim.lr={lr}")
         config = runner.sft(f"control-lr-{lr:g}", sft.checkpoint, changes)
         result = runner.run(config)
         score = evaluate(load(result.checkpoint), validation_protocol(config)).score

@@ -1,6 +1,6 @@
 """What can go wrong, and the exit code each kind ends the command with."""
 
-__all__ = ["CheckpointError", "ConfigError", "DataError", "DivergedError", "Interrupted", "TrainError"]
+__all__ = ["CheckpointError", "ConfigError", "DataError", "DivergedError", "Interrupted", "RewardError", "TrainError"]
 
 
 class TrainError(Exception):
@@ -19,6 +19,10 @@ class DataError(TrainError):
     """A data file or row cannot be used; found before any work is done."""
 
     exit_code = 2
+
+
+class RewardError(TrainError):
+    """A reward function failed or gave what is no score; the last checkpoint is kept."""
 
 
 class DivergedError(TrainError):

@@ -64,7 +64,7 @@ class ProgressView:
             if self._task is None:
                 self._task = self._live.add_task(self._title, total=total, numbers="")
             self._live.update(self._task, completed=done, numbers=numbers)
-        elif done == total or done % max(1, total // 20) == 0:
+        elif done == total or done % max(1, total // 20) == 0 or "validation/accuracy" in metrics:
             self._console.print(f"{self._title} {done}/{total} · {numbers}", highlight=False, soft_wrap=True)
 
     def _left(self, done: int, total: int) -> str:

@@ -3,16 +3,16 @@
 import importlib
 import inspect
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
 from dare_eval.tasks import Task
 from dare_eval.verify import Verdict
 
 from .config import RewardConfig
 from .data import Row
-from .errors import ConfigError
+from .errors import ConfigError, RewardError
 
 __all__ = ["Outcome", "RewardFn", "build_rewards"]
 
@@ -35,22 +35,27 @@ RewardFn = Callable[[Sequence[Row], Sequence[str]], list[Outcome]]
 """From rows and their completions to outcomes."""
 
 
-def build_rewards(configs: Sequence[RewardConfig], task: Task | None) -> RewardFn:
+def build_rewards(configs: Sequence[RewardConfig], task: Task | None, rows: Sequence[Row]) -> RewardFn:
     """The reward of a run.
 
     Args:
         configs: the terms; `task` is the verifier, any other source is imported as `module:function` and called as
             `function(completions, prompt=[…], **columns) -> list[float]`.
         task: the task that the rows come from.
+        rows: the data, for the names of its columns.
 
     Raises:
-        ConfigError: for a function that cannot be imported or called.
+        ConfigError: for a function that cannot be imported, or needs a column that the data does not have.
     """
     functions = {c.source: _load(c.source) for c in configs if c.source != "task"}
+    columns = {"prompt"}.union(*(row.columns for row in rows))
+    accepted = {name: _accepted(name, function, columns) for name, function in functions.items()}
 
     def judge(rows: Sequence[Row], completions: Sequence[str]) -> list[Outcome]:
         verdicts = [_verify(task, row, text) for row, text in zip(rows, completions, strict=True)]
-        scores = {name: _call(name, function, rows, completions) for name, function in functions.items()}
+        scores = {
+            name: _call(name, function, accepted[name], rows, completions) for name, function in functions.items()
+        }
         scores["task"] = [verdict.score for verdict in verdicts]
         parts = [{c.source: scores[c.source][i] for c in configs} for i in range(len(rows))]
         return [
@@ -80,22 +85,44 @@ def _load(source: str) -> Callable[..., Sequence[float]]:
         raise ConfigError(
             f"reward {source!r} cannot be imported ({error}); give `task` or `module:function`"
         ) from error
+    except (ValueError, TypeError) as error:
+        raise ConfigError(f"reward {source!r}: {error}; give `task` or `module:function`") from error
     if not callable(function):
         raise ConfigError(f"reward {source!r} is no function; give `task` or `module:function`")
     return cast(Callable[..., Sequence[float]], function)
 
 
-def _call(
-    name: str, function: Callable[..., Sequence[float]], rows: Sequence[Row], texts: Sequence[str]
-) -> list[float]:
-    columns = {key: [row.columns.get(key) for row in rows] for key in sorted({k for row in rows for k in row.columns})}
-    columns["prompt"] = [row.prompt for row in rows]
-    accepted = inspect.signature(function).parameters
-    if not any(p.kind is p.VAR_KEYWORD for p in accepted.values()):
-        columns = {k: v for k, v in columns.items() if k in accepted}
-    scores = [float(score) for score in function(list(texts), **columns)]
-    if len(scores) != len(texts) or not all(math.isfinite(s) for s in scores):
+def _accepted(source: str, function: Callable[..., Sequence[float]], columns: Collection[str]) -> set[str]:
+    """The columns that a reward is given: all that it names, or all if it takes any.
+
+    Raises:
+        ConfigError: where it needs one that the data does not have.
+    """
+    try:
+        parameters = list(inspect.signature(function).parameters.values())[1:]
+    except (ValueError, TypeError) as error:
         raise ConfigError(
+            f"reward {source!r} cannot be called with columns ({error}); wrap it in a function"
+        ) from error
+    if any(p.kind is p.VAR_KEYWORD for p in parameters):
+        return set(columns)
+    if missing := [p.name for p in parameters if p.default is p.empty and p.name not in columns]:
+        raise ConfigError(f"reward {source!r} needs the column {missing[0]!r}; the data has {sorted(columns)}")
+    return {p.name for p in parameters}.intersection(columns)
+
+
+def _call(
+    name: str, function: Callable[..., Sequence[float]], accepted: set[str], rows: Sequence[Row], texts: Sequence[str]
+) -> list[float]:
+    columns: dict[str, Any] = {key: [row.columns.get(key) for row in rows] for key in accepted - {"prompt"}}
+    if "prompt" in accepted:
+        columns["prompt"] = [row.prompt for row in rows]
+    try:
+        scores = [float(score) for score in function(list(texts), **columns)]
+    except Exception as error:
+        raise RewardError(f"reward {name!r} failed: {type(error).__name__}: {error}") from error
+    if len(scores) != len(texts) or not all(math.isfinite(s) for s in scores):
+        raise RewardError(
             f"reward {name!r} gave {len(scores)} scores for {len(texts)} completions, or a non-finite one"
         )
     return scores

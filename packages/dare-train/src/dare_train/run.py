@@ -22,7 +22,7 @@ from .pipelines.sft import SftPipeline
 from .protocols import Engine, Group, RolloutBackend, Runtime, Storage
 from .rewards import build_rewards
 from .rollout import TorchRollout
-from .rundir import RunDir
+from .rundir import RunDir, read_metrics
 from .runtimes.local import LocalRuntime
 from .stop import StopFlag
 
@@ -106,7 +106,7 @@ def _drive(
 ) -> RunResult:
     done, saved = (checkpoint.step, checkpoint.path) if checkpoint else (0, folder.path)
     total = config.run.steps
-    metrics: dict[str, float] = {}
+    metrics = _last_metrics(folder.path) if done == total else {}
     every = config.checkpoint.every
     while done < total:
         started = time.perf_counter()
@@ -119,17 +119,27 @@ def _drive(
         if observer:
             observer(done, total, metrics)
         if stop.raised or done == total or (every and done % every == 0):
-            saved = workers.run(partial(_save, store=store, step=done))[0]
+            needed = bool(stop.raised) or done == total
+            saved = workers.run(partial(_save, store=store, step=done, needed=needed))[0] or saved
         if stop.raised and done < total:
             raise Interrupted(f"stopped by {stop.raised} after step {done} of {total}; continue with --resume")
     return RunResult(path=folder.path, checkpoint=saved, metrics=metrics)
+
+
+def _last_metrics(folder: Path) -> dict[str, float]:
+    """What a run logged last, of a run that had already finished."""
+    last = read_metrics(folder)[-1]
+    return {name: value for name, value in last.items() if name not in ("step", "attempt")}
 
 
 def _step(worker: Pipeline, step: int) -> StepReport:
     return worker.step(step)
 
 
-def _save(worker: Pipeline, store: CheckpointStore, step: int) -> Path:
+def _save(worker: Pipeline, store: CheckpointStore, step: int, needed: bool) -> Path | None:
+    """Write a checkpoint; while updates are being dropped only a needed one, so that the last good one stays."""
+    if not (worker.optimiser.healthy or needed):
+        return None
     return store.save(step, worker.engine.lm, worker.engine.state, worker.optimiser.counters())
 
 
@@ -140,12 +150,12 @@ def _build(config: SftConfig | RlConfig, parts: Parts, checkpoint: Checkpoint | 
     policy = _load_model(config, checkpoint.path if checkpoint else Path(config.model.path))
     reference = "ref" in config.objective.build().needs
     engine = parts.engine(policy, config.optim, reference)
-    validate = partial(_validate, config=config)
+    validate = _validator(config, policy)
     worker: Pipeline
     if isinstance(config, SftConfig):
         worker = SftPipeline(config, engine, rows, validate)
     else:
-        rewards = build_rewards(config.rewards, task)
+        rewards = build_rewards(config.rewards, task, rows)
         worker = RlPipeline(config, engine, parts.rollout(config.rollout), rows, rewards, validate)
     if checkpoint:
         engine.load_state(checkpoint.optimizer())
@@ -182,10 +192,28 @@ def decode_protocol(data: TaskData, decode: Decode, *, split: Split, n: int, see
     return EvalProtocol(task=data.task, options=data.options, split=split, n=n, seed=seed, sampler=decode)
 
 
-def _validate(lm: DiffusionLM, *, config: SftConfig | RlConfig) -> dict[str, float]:
-    record = evaluate(lm, validation_protocol(config))
-    return {
-        "validation/accuracy": record.score,
-        "validation/low": record.interval[0],
-        "validation/high": record.interval[1],
-    }
+def _validator(config: SftConfig | RlConfig, lm: DiffusionLM) -> Callable[[DiffusionLM], dict[str, float]]:
+    """Gives the validation metrics of a policy; what could go wrong later is found now.
+
+    Raises:
+        ConfigError: for problems that cannot be drawn, encoded or held by the model.
+    """
+    if not config.validation.every:
+        return lambda policy: {}
+    try:
+        protocol = validation_protocol(config)
+        longest = max(len(lm.encode(protocol.prompt(item))) for item in protocol.items())
+    except ValueError as error:
+        raise ConfigError(f"`validation`: {error}") from error
+    length, limit = longest + protocol.sampler.gen_length, lm.spec.max_positions
+    if length > limit:
+        raise ConfigError(
+            f"`validation.decode.gen_length`: prompt and response take {length} positions of {limit}; shorten it"
+        )
+    return partial(_validate, protocol=protocol)
+
+
+def _validate(lm: DiffusionLM, *, protocol: EvalProtocol) -> dict[str, float]:
+    record = evaluate(lm, protocol)
+    low, high = record.interval
+    return {"validation/accuracy": record.score, "validation/low": low, "validation/high": high}

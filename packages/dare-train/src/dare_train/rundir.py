@@ -15,9 +15,12 @@ __all__ = ["RunDir", "read_metrics", "write_text"]
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a file under a temporary name, then rename it."""
+    """Write a file under a temporary name, flush it to the disk, then rename it."""
     partial = path.with_name(path.name + ".partial")
-    partial.write_text(text, encoding="utf-8")
+    with partial.open("w", encoding="utf-8") as handle:
+        handle.write(text)
+        handle.flush()
+        os.fsync(handle.fileno())
     partial.replace(path)
 
 
@@ -122,7 +125,10 @@ class RunDir:
             self._check_same_config()
 
     def _check_same_config(self) -> None:
-        before = _flat(json.loads(self._config_file.read_text(encoding="utf-8")))
+        try:
+            before = _flat(json.loads(self._config_file.read_text(encoding="utf-8")))
+        except ValueError as error:
+            raise ConfigError(f"{self._config_file} is damaged ({error}); choose another `run.name`") from error
         now = _flat(json.loads(self._config.model_dump_json()))
         changed = sorted(k for k in before.keys() | now.keys() if before.get(k) != now.get(k))
         if changed:

@@ -3,6 +3,7 @@
 from abc import abstractmethod
 from dataclasses import asdict, dataclass, field
 from hashlib import sha256
+from operator import index
 from typing import Any, ClassVar, Final, Literal, Protocol, cast
 
 from dare_eval.hints import did_you_mean
@@ -127,6 +128,7 @@ class GeneratedTask(Task):
         if split not in SPLITS:
             raise ValueError(f"unknown split {split!r}{did_you_mean(split, SPLITS)}")
         check_range("n", n, 0)
+        seed = index(seed)  # numpy integers draw like Python's
         items: dict[int, Item] = {}
         attempt = last = 0
         while len(items) < n:
@@ -136,8 +138,8 @@ class GeneratedTask(Task):
                 items[item.uid], last = item, attempt
             elif attempt - last > _PATIENCE:
                 raise ValueError(
-                    f"{self!r} has too few {split} problems: expected {n}, found {len(items)};"
-                    " ask for fewer or choose options with more problems"
+                    f"{self!r} has too few {split} problems: expected {n}, but after {len(items)} no new one came up in"
+                    f" more than {_PATIENCE} draws; ask for fewer or choose options with more problems"
                 )
         return list(items.values())
 

@@ -96,6 +96,15 @@ def refuse_unsupported(fields: Mapping[str, Any]) -> None:
                 f"config field `{name}`: expected {' or '.join(map(repr, allowed))}, got {fields[name]!r}; "
                 "the llada family does not implement it"
             )
+    for name in (*NATIVE_NAMES.values(), "is_causal"):
+        if name in fields and name not in NATIVE_NAMES:
+            raise ValueError(
+                f"config field `{name}`: expected the original's fields alone, got {fields[name]!r} under a name of "
+                "transformers; take config.json from the original"
+            )
+    for name in ("rope_theta", "mlp_hidden_size" if fields.get("mlp_ratio") is None else "mlp_ratio"):
+        if fields.get(name) is None:
+            raise ValueError(f"config field `{name}`: expected a number, got none; take config.json from the original")
     rows, vocabulary = fields.get("embedding_size"), fields.get("vocab_size")
     if rows is not None and rows != vocabulary:
         raise ValueError(f"config field `embedding_size`: expected `vocab_size`={vocabulary!r}, got {rows!r}")

@@ -5,6 +5,8 @@ With d = log p - log q at a sample of p. None of them looks at the advantage.
 
 from torch import Tensor
 
+from dare_objectives.losses.tangent import tangent_expm1
+
 __all__ = ["kl_abs", "kl_k1", "kl_k1_corrected", "kl_k2", "kl_k3"]
 
 
@@ -51,6 +53,8 @@ def kl_k2(logp: Tensor, ref: Tensor) -> Tensor:
 def kl_k3(logp: Tensor, ref: Tensor) -> Tensor:
     """exp(-d) + d - 1: unbiased in value, never negative.
 
+    For d < -40 the exponential continues as its tangent: an outlier pulls back with the finite gradient 1 - exp(40).
+
     Args:
         logp: log-probs of the policy, any shape.
         ref: log-probs of the reference, same shape.
@@ -59,7 +63,7 @@ def kl_k3(logp: Tensor, ref: Tensor) -> Tensor:
         Same shape.
     """
     d = logp - ref
-    return (-d).expm1() + d
+    return tangent_expm1(-d) + d
 
 
 def kl_abs(logp: Tensor, ref: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from dare_objectives._errors import expect_range, suggest
+from dare_objectives._errors import expect_count, expect_range, suggest
 from dare_objectives.batch import Batch
 from dare_objectives.estimators import elbo_seq
 from dare_objectives.losses.nll import weighted_nll
@@ -36,6 +36,7 @@ def masked_sft(
         Objective without needs; call `prepare` without rewards.
     """
     expect_range("eps", eps, 0.0, 1.0)
+    expect_count("streams", streams)
     rules = {"sequence": per_sequence, "token": per_token}
     if normaliser not in rules:
         raise ValueError(suggest("normaliser", normaliser, rules))

@@ -12,7 +12,7 @@ from dare_objectives.advantages import center, group_normalize, leave_one_out
 from dare_objectives.batch import Batch
 from dare_objectives.estimators import weighted_token_logp
 from dare_objectives.losses.kl import kl_k3
-from dare_objectives.losses.ppo import ppo_token
+from dare_objectives.losses.ppo import check_clips, ppo_token
 from dare_objectives.metrics import Max, Mean, Metrics, masked_mean
 from dare_objectives.objective import Advantage, Coefficients, Objective, Planner, at_least_one
 from dare_objectives.plan import Plan
@@ -61,11 +61,8 @@ def token_policy(
     Returns:
         Objective that needs `old` (or the on-policy shortcut) and, with beta, `ref`.
     """
-    expect_range("clip_low", clip_low, 0.0, 1.0)
-    expect_range("clip_high", clip_high, 0.0, torch.inf)
+    check_clips(clip_low, clip_high, dual_clip)
     expect_range("beta", beta, 0.0, torch.inf)
-    if dual_clip is not None:
-        expect_range("dual_clip", dual_clip, 1.0, torch.inf)
     return Objective(
         name=name,
         plan=plan,
@@ -94,6 +91,9 @@ def group_coefficients(
     if rewards is None:
         raise ValueError("`rewards`: expected one number per row, got None; this objective compares samples by reward")
     expect("rewards", rewards, "B", {"B": len(batch)})
+    if len(bad := (~rewards.isfinite()).nonzero()):
+        row = int(bad[0])
+        raise ValueError(f"`rewards`: expected finite numbers, got {float(rewards[row])} in row {row}; mend the reward")
     rewards = rewards.to(torch.promote_types(rewards.dtype, torch.float32))
     value = advantage(rewards, batch.group)
     return Coefficients(

@@ -4,7 +4,7 @@ from typing import Literal
 
 import torch
 
-from dare_objectives._errors import expect_range
+from dare_objectives._errors import expect_count, expect_range
 from dare_objectives.batch import Batch
 from dare_objectives.keyed import uniform
 from dare_objectives.plan import Plan, mask_plan
@@ -32,7 +32,7 @@ def bernoulli(
         high: largest t.
         eps: smallest rate; the estimate is biased by O(eps).
         per: one t per sequence, or one per block of `batch.blocks` (BD3-LM, arXiv 2503.09573).
-        streams: K independent draws.
+        streams: K >= 1 independent draws.
 
     Returns:
         Plan of K streams.
@@ -40,6 +40,7 @@ def bernoulli(
     expect_range("low", low, 0.0, high)
     expect_range("high", high, low, 1.0)
     expect_range("eps", eps, 0.0, 1.0)
+    expect_count("streams", streams)
     keys = batch.keys[:, None, None]
     stream = torch.arange(streams, device=keys.device)[None, :, None]
     level = uniform(keys, "level", stream, batch.blocks[:, None] if per == "block" else 0)

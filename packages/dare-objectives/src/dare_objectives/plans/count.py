@@ -5,6 +5,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
+from dare_objectives._errors import expect_count
 from dare_objectives.batch import Batch
 from dare_objectives.keyed import PURPOSES, fold
 from dare_objectives.plan import Plan, mask_plan
@@ -22,11 +23,12 @@ def count_stratified(batch: Batch, draws: int = 1) -> Plan:
 
     Args:
         batch: B sequences.
-        draws: K = n draws per row.
+        draws: K = n >= 1 draws per row.
 
     Returns:
         Plan of n streams; rows without maskable tokens have no targets.
     """
+    expect_count("draws", draws)
     length = batch.lengths[:, None]
     count = 1 + spread_counts(_first(batch.keys, length), length, draws)
     return mask_plan(batch, _choose(batch, count), (length / count)[:, :, None])
@@ -40,11 +42,12 @@ def count_complementary(batch: Batch, pairs: int = 1) -> Plan:
 
     Args:
         batch: B sequences.
-        pairs: number of pairs, with counts spread over 0..L.
+        pairs: number of pairs, at least 1, with counts spread over 0..L.
 
     Returns:
         Plan of 2 x pairs streams: first the masks, then their complements in the same order.
     """
+    expect_count("pairs", pairs)
     size = batch.lengths[:, None] + 1
     count = spread_counts(_first(batch.keys, size), size, pairs)
     mask = _choose(batch, count)

@@ -12,7 +12,7 @@ from dare_samplers.denoiser import Denoises
 from dare_samplers.loop import generate
 from dare_samplers.output import SamplerOutput
 from dare_samplers.parts import LogitsRule, Proposer, Schedule, Scorer, Selector, StopRule
-from dare_samplers.testing.toys import AdversarialDenoiser, ToyDenoiser
+from dare_samplers.testing.toys import AdversarialDenoiser, TableDenoiser, ToyDenoiser
 
 __all__ = ["CHECKS", "Part", "sampler_conformance"]
 
@@ -180,11 +180,29 @@ def _events_rebuild(out: SamplerOutput) -> bool:
     return torch.equal(canvas[out.valid], out.sequences[out.valid])
 
 
+def check_law(config: SamplerConfig) -> None:
+    """Over many keys a token comes up as often as its recorded log-probability says."""
+    rows = 2000
+    model = TableDenoiser(torch.linspace(-1.0, 1.0, 12, dtype=torch.float64).view(2, 6), mask_id=5)
+    once = SamplerConfig(gen_length=1, block_length=1, proposer=config.proposer)
+    out = generate(model, [[0]] * rows, once, keys=11)
+    tokens, claimed = out.sequences[:, 1], out.sample_logprobs[:, 0].double().exp()
+    for token in sorted(set(tokens.tolist())):
+        drawn = tokens == token
+        share, law = float(drawn.double().mean()), float(claimed[drawn].mean())
+        _hold(float((claimed[drawn] - law).abs().max()) <= 1e-6, "equal logits give equal log-probabilities")
+        _hold(
+            abs(share - law) <= 5 * (max(law * (1 - law), 0.0) / rows) ** 0.5 + 1e-9,
+            f"tokens are drawn with the recorded probability (token {token}: {share:.3f} instead of {law:.3f})",
+        )
+
+
 CHECKS: Final[tuple[Callable[[SamplerConfig], None], ...]] = (
     check_complete,
     check_batch,
     check_repeatable,
     check_resume,
     check_record,
+    check_law,
 )
 """The checks that `sampler_conformance` runs."""

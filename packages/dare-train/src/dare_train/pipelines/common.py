@@ -78,13 +78,23 @@ class Optimiser:
         self._micro_batch = micro_batch
         self._dropped_in_a_row = 0
 
+    @property
+    def healthy(self) -> bool:
+        """Whether the last update was applied."""
+        return self._dropped_in_a_row == 0
+
     def counters(self) -> dict[str, int]:
         """Integers to store in a checkpoint."""
-        return {"updates": self.updates, "grad_sequences": self.grad_sequences}
+        return {
+            "updates": self.updates,
+            "grad_sequences": self.grad_sequences,
+            "dropped_in_a_row": self._dropped_in_a_row,
+        }
 
     def restore(self, counters: Mapping[str, int]) -> None:
         """Continue from stored counters."""
         self.updates, self.grad_sequences = counters["updates"], counters["grad_sequences"]
+        self._dropped_in_a_row = counters["dropped_in_a_row"]
 
     def score(self, plan: Plan, rows: Tensor) -> Tensor:
         """Log-probs `[B,K,S]` without gradient, split into micro-batches exactly as `apply` splits them."""
@@ -146,5 +156,5 @@ class Optimiser:
         if self._dropped_in_a_row >= _PATIENCE:
             raise DivergedError(
                 f"the gradient was not finite in {_PATIENCE} updates in a row, after {self.updates} good ones; "
-                "lower `optim.lr` and resume from the last checkpoint"
+                "start a new run with a lower `optim.lr`, perhaps from a checkpoint of this one as `model.path`"
             )

@@ -15,7 +15,7 @@ from dare_objectives.keyed import fold, row_keys
 
 from ..batching import collate
 from ..config import RlConfig
-from ..data import Row, rows_of_step
+from ..data import Row, encode_texts, rows_of_step
 from ..errors import DataError
 from ..protocols import Engine, Request, Rollout, RolloutBackend
 from ..rewards import Outcome, RewardFn
@@ -102,7 +102,7 @@ class RlPipeline:
 
     def _text(self, rollout: Rollout) -> str:
         ids = rollout.response[:-1] if rollout.finished else rollout.response
-        return self.engine.lm.decode(ids)
+        return self.engine.lm.decode(ids, specials=True)  # what was generated is what is judged
 
     def _batch(self, rollouts: Sequence[Rollout], keys: Tensor) -> Batch:
         spec = self.engine.lm.spec
@@ -141,7 +141,7 @@ class RlPipeline:
 
 
 def _encode_prompts(rows: Sequence[Row], lm: DiffusionLM, gen_length: int) -> list[list[int]]:
-    prompts = [lm.encode(row.prompt) for row in rows]
+    prompts = encode_texts([row.prompt for row in rows], lm, "prompt")
     for number, prompt in enumerate(prompts, 1):
         if len(prompt) + gen_length > lm.spec.max_positions:
             raise DataError(
