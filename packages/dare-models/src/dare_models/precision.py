@@ -31,8 +31,8 @@ def place(module: ModuleT, dtype: str | torch.dtype, device: str | torch.device)
     """Cast the parameters of a module and move it, in place; in float64 its norms compute in float64 too.
 
     Buffers keep their dtype: rotary frequencies in bfloat16 would be wrong angles. transformers' RMS norms compute in
-    float32 whatever the dtype, which would leave float64 no better than 1e-8. Parameters get memory of their own: in the
-    mapped file they lie where its header ends, and matrix products may round by alignment.
+    float32 whatever the dtype, which would leave float64 no better than 1e-8. Parameters get memory of their own: in
+    the mapped file they lie where its header ends, and matrix products may round by alignment.
 
     Args:
         module: a transformers model.

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+from pydantic import ValidationError
+
 from dare_eval import Protocol as EvalProtocol
 from dare_eval import evaluate
 from dare_eval.tasks import Split
@@ -203,6 +205,8 @@ def _validator(config: SftConfig | RlConfig, lm: DiffusionLM) -> Callable[[Diffu
     try:
         protocol = validation_protocol(config)
         longest = max(len(lm.encode(protocol.prompt(item))) for item in protocol.items())
+    except ValidationError as error:
+        raise ConfigError(f"`validation`: {error.errors()[0]['msg'].removeprefix('Value error, ')}") from error
     except ValueError as error:
         raise ConfigError(f"`validation`: {error}") from error
     length, limit = longest + protocol.sampler.gen_length, lm.spec.max_positions
