@@ -49,7 +49,7 @@ def generate(
     >>> from dare_samplers.testing import ToyDenoiser
     >>> out = generate(ToyDenoiser.random(), [[1, 5], [9]], presets.llada(gen_length=8, block_length=4, steps=4))
     >>> out.completions.shape, out.nfe, out.finish_reason
-    (torch.Size([2, 8]), 4, ('length', 'eos'))
+    (torch.Size([2, 8]), 4, ('length', 'length'))
     """
     config = _check(model, config)
     state = _start(model, prompts, config, keys, state)
