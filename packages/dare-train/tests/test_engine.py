@@ -14,9 +14,10 @@ from dare_objectives.metrics import Metrics
 from dare_train import CheckpointError, DivergedError, SftConfig
 from dare_train.config import OptimConfig
 from dare_train.data import load_rows
-from dare_train.engines.torch import TorchEngine, learning_rate
+from dare_train.engines.torch import TorchEngine
 from dare_train.pipelines.sft import SftPipeline
 from dare_train.protocols import LossFn
+from dare_train.schedule import learning_rate
 
 
 def test_learning_rate() -> None:

@@ -116,8 +116,8 @@ def _drive(
         done += 1
         metrics = report.metrics | {"time/step": time.perf_counter() - started}
         folder.log(done, metrics)
-        if config.log.samples_every and (done % config.log.samples_every == 0 or done == total):
-            folder.write_samples(done, report.samples[: config.log.samples])
+        if report.samples:
+            folder.write_samples(done, report.samples)
         if observer:
             observer(done, total, metrics)
         if stop.raised or done == total or (every and done % every == 0):

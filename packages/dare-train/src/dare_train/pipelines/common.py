@@ -12,9 +12,9 @@ from dare_objectives.metrics import Metrics, merge_metrics
 
 from ..batching import micro_batches
 from ..config import OptimConfig
-from ..engines.torch import learning_rate
 from ..errors import DivergedError
 from ..protocols import Engine
+from ..schedule import learning_rate
 
 __all__ = ["Optimiser", "Pipeline", "StepReport", "Update"]
 
@@ -27,7 +27,7 @@ class StepReport:
 
     metrics: dict[str, float]
     samples: list[dict[str, Any]] = field(default_factory=list)
-    """Completions worth keeping, as JSON rows."""
+    """Completions to write down, as JSON rows; empty where none are due."""
 
 
 class Pipeline(Protocol):

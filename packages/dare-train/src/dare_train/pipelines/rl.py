@@ -91,7 +91,10 @@ class RlPipeline:
         every = self._config.validation.every
         if every and (step + 1) % every == 0:
             metrics |= self._validate(self.engine.lm)
-        return StepReport(metrics, _samples(rows, texts, rollouts, outcomes, updates))
+        log = self._config.log
+        due = log.samples_every and ((step + 1) % log.samples_every == 0 or step + 1 == self._config.run.steps)
+        kept = slice(log.samples if due else 0)
+        return StepReport(metrics, _samples(rows[kept], texts[kept], rollouts[kept], outcomes[kept], updates))
 
     def _keys(self, picked: Sequence[tuple[int, int]]) -> Tensor:
         """One key per completion from (seed, prompt, epoch, place in the group)."""
