@@ -36,17 +36,19 @@ class Case:
 def read(name: str) -> Case:
     data = json.loads((GOLDEN / f"{name}.json").read_text())
     weights = torch.load(GOLDEN / "toy.pt", weights_only=True)
+    settings, tensors = data["settings"], data["tensors"]
     model = ToyDenoiser(
         **weights,
         mask_id=data["mask_token_id"],
-        eos_ids=(data["pad_token_id"],),
+        eos_ids=(tensors.get("stop_id", data["pad_token_id"]),),
         pad_id=data["pad_token_id"],
         scale=data["model"]["kernel_scale"],
         logit_bias={int(token): value for token, value in data["model"]["logit_bias"].items()},
-        block_length=data["settings"]["block_length"] if data["model"]["attention"] == "block-causal" else None,
+        block_length=settings["block_length"] if data["model"]["attention"] == "block-causal" else None,
+        logit_offset=data["model"].get("logit_offset", 0),
         dtype=getattr(torch, data["model"]["output_dtype"]),
     )
-    return Case(data["settings"], {name: torch.tensor(value) for name, value in data["tensors"].items()}, model)
+    return Case(settings, {name: torch.tensor(value) for name, value in tensors.items()}, model)
 
 
 @pytest.fixture
@@ -59,16 +61,38 @@ def golden_path() -> Path:
     return GOLDEN
 
 
-def slots_of(open: Tensor, *, step: int = 0, key: int = 0, steps: int | None = None) -> Slots:
-    rows = len(open)
+def slots_of(
+    open: Tensor,
+    *,
+    step: int = 0,
+    key: int = 0,
+    steps: int | None = None,
+    committed: Tensor | None = None,
+    tokens: Tensor | None = None,
+    mask_id: int = -1,
+    eos_ids: tuple[int, ...] = (),
+    pad_id: int = 0,
+) -> Slots:
+    """One block of open, committed and filler slots; everything else follows from `step`."""
+    rows, width = open.shape
     count = torch.full((rows,), step)
     return Slots(
-        index=torch.arange(open.shape[1]).expand_as(open),
+        index=torch.arange(width).expand_as(open),
         open=open,
+        committed=torch.zeros_like(open) if committed is None else committed,
+        tokens=torch.full_like(open, mask_id, dtype=torch.int64) if tokens is None else tokens,
+        left=torch.full_like(open, mask_id, dtype=torch.int64),
         key=torch.arange(rows) + key,
         step=count,
         block_step=count,
+        clock=count,
+        idle=torch.zeros_like(count),
+        size=torch.full_like(count, width),
         steps=steps,
+        total_steps=steps,
+        mask_id=mask_id,
+        eos_ids=eos_ids,
+        pad_id=pad_id,
     )
 
 

@@ -14,8 +14,13 @@ from dare_samplers import Greedy, SamplerConfig, Threshold, TopK, presets
         ({"gen_length": 12, "block_length": 0}, "choose one of"),
         ({"gen_length": 12, "block_length": 4, "steps": 7}, r"no multiple of the 3 blocks; choose 6 or 9"),
         ({"gen_length": 12, "block_length": 4, "steps": 2}, r"no multiple of the 3 blocks; choose 3"),
+        ({"gen_length": 12, "block_length": (4, 7)}, r"add up to `gen_length`=12 on the prompt's grid, got \(4, 7\)"),
+        ({"gen_length": 12, "block_length": (12, 0)}, "expected sizes >= 1"),
+        ({"gen_length": 12, "block_length": (6, 6), "grid": "zero"}, "on the zero grid"),
+        ({"gen_length": 12, "block_length": 4, "layout": "up"}, "`layout`: expected one of left, right, packed"),
+        ({"gen_length": 12, "block_length": 4, "score_law": "raw"}, "`score_law`: expected one of model, proposal"),
         ({"gen_length": 12, "block_length": 4, "steps": 3, "selector": Threshold(0.9)}, "use steps=None"),
-        ({"gen_length": 12, "block_length": 4, "grid": "one"}, '`grid`: expected "prompt" or "zero"'),
+        ({"gen_length": 12, "block_length": 4, "grid": "one"}, "`grid`: expected one of prompt, zero, got 'one'"),
     ],
 )
 def test_sizes_are_checked_with_a_remedy(sizes, message):

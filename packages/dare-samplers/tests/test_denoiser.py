@@ -41,7 +41,7 @@ def test_levels_agree():
 
 
 def test_level_0_refuses_unequal_lengths():
-    with pytest.raises(ValueError, match=r"rows of one length for a level-0 model, got lengths \[1, 2\].*level=1"):
+    with pytest.raises(ValueError, match=r"rows of one length for a level-0 model, got canvases of \[5, 6\].*level=1"):
         generate(wrapped(level_0, 0), [[1], [1, 2]], presets.llada(4))
 
 

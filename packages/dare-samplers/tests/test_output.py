@@ -106,4 +106,17 @@ def test_accounting(out):
 
 def test_zero_grid_shares_the_first_block_with_the_prompt():
     out = generate(TOY, [[1, 2, 3], [4]], presets.llada(8, 4).replace(grid="zero", stop=LengthStop()))
-    assert out.block_id.tolist() == [[0, 1, 1, 1, 1, 2, 2, 2], [0, 0, 0, 1, 1, 1, 1, 2]]
+    assert out.block_id.tolist() == [
+        [0, 1, 1, 1, 1, 2, 2, 2, 2, -1, -1],
+        [0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2],
+    ]
+
+
+def test_the_last_block_of_the_zero_grid_is_whole_and_then_cut():
+    """What a replay needs is all there; the completion is as long as was asked for."""
+    model = ToyDenoiser.random(eos_bias=-20.0)
+    out = generate(model, [[1, 2, 3], [4]], presets.llada(8, 4).replace(grid="zero"))
+    assert out.completion_mask.sum(-1).tolist() == [8, 8] == out.stop_length.tolist()
+    assert out.terminal_block_end.tolist() == [9, 11]
+    assert torch.equal(out.step_map >= 0, out.block_id >= 0)
+    assert bool((out.completions[:, 8:] == TOY.pad_id).all())

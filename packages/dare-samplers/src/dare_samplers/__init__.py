@@ -1,67 +1,168 @@
 """Decoding and rollout of diffusion language models; needs torch, nothing else."""
 
 from dare_samplers import presets
+from dare_samplers.caches import BlockKV, Dual, Horizon, NoCache, Prefix, Vicinity
 from dare_samplers.config import SamplerConfig
-from dare_samplers.denoiser import Denoiser, Denoises
+from dare_samplers.denoiser import Caches, Denoiser, Denoises, Mixes, Packs
+from dare_samplers.export import write_trajectories
+from dare_samplers.guidance import Guidance, Smoothing
 from dare_samplers.keyed import fold, make_key, row_keys, uniform
-from dare_samplers.loop import generate
+from dare_samplers.layout import Infill, unpad
+from dare_samplers.loop import Stream, generate, stream
 from dare_samplers.output import Events, SamplerOutput
 from dare_samplers.parts import (
+    CachePolicy,
+    Feed,
     Logits,
     LogitsRule,
     Proposal,
     Proposer,
+    Remembers,
+    RemembersSlots,
+    Reviser,
+    Revision,
     Schedule,
     Scorer,
     Selector,
+    Skips,
     Slots,
     StopRule,
 )
 from dare_samplers.proposers import Categorical, Greedy
-from dare_samplers.rules import Suppress
-from dare_samplers.schedules import LinearFront
-from dare_samplers.scorers import PositionScore, Probability, RandomScore
-from dare_samplers.selectors import Threshold, TopK
-from dare_samplers.state import State
-from dare_samplers.stops import EosStop, LengthStop
-from dare_samplers.trace import FILLED, FORCED, GIVEN, SAMPLED, Record
+from dare_samplers.revisers import (
+    Levenshtein,
+    MasksAfter,
+    MultiBlockEdit,
+    RemaskBelow,
+    ReMaskLowest,
+    ReMDM,
+    RunningConfidence,
+    TokenEdit,
+)
+from dare_samplers.rules import Credit, LogitsHook, RepeatPenalty, Suppress
+from dare_samplers.schedules import Ascending, Bernoulli, DreamBudget, DreamFloor, LinearFront, LinearRound, MaskGit
+from dare_samplers.scorers import (
+    EosLast,
+    EosScaled,
+    LogProb,
+    Margin,
+    NegEntropy,
+    PadPenalty,
+    PositionScore,
+    Probability,
+    RandomScore,
+)
+from dare_samplers.selectors import (
+    All,
+    BudgetThreshold,
+    EntropyBudget,
+    Factor,
+    Hybrid,
+    Lead,
+    SegmentMax,
+    SoftTopK,
+    Threshold,
+    TopK,
+)
+from dare_samplers.state import Cache, State
+from dare_samplers.stops import EosStop, LengthStop, PadBlockStop
+from dare_samplers.trace import EDITED, FILLED, FORCED, GIVEN, MOVED, REOPENED, SAMPLED, Record
 
 __all__ = [
+    "EDITED",
     "FILLED",
     "FORCED",
     "GIVEN",
+    "MOVED",
+    "REOPENED",
     "SAMPLED",
+    "All",
+    "Ascending",
+    "Bernoulli",
+    "BlockKV",
+    "BudgetThreshold",
+    "Cache",
+    "CachePolicy",
+    "Caches",
     "Categorical",
+    "Credit",
     "Denoiser",
     "Denoises",
+    "DreamBudget",
+    "DreamFloor",
+    "Dual",
+    "EntropyBudget",
+    "EosLast",
+    "EosScaled",
     "EosStop",
     "Events",
+    "Factor",
+    "Feed",
     "Greedy",
+    "Guidance",
+    "Horizon",
+    "Hybrid",
+    "Infill",
+    "Lead",
     "LengthStop",
+    "Levenshtein",
     "LinearFront",
+    "LinearRound",
+    "LogProb",
     "Logits",
+    "LogitsHook",
     "LogitsRule",
+    "Margin",
+    "MaskGit",
+    "MasksAfter",
+    "Mixes",
+    "MultiBlockEdit",
+    "NegEntropy",
+    "NoCache",
+    "Packs",
+    "PadBlockStop",
+    "PadPenalty",
     "PositionScore",
+    "Prefix",
     "Probability",
     "Proposal",
     "Proposer",
     "RandomScore",
+    "ReMDM",
+    "ReMaskLowest",
     "Record",
+    "RemaskBelow",
+    "Remembers",
+    "RemembersSlots",
+    "RepeatPenalty",
+    "Reviser",
+    "Revision",
+    "RunningConfidence",
     "SamplerConfig",
     "SamplerOutput",
     "Schedule",
     "Scorer",
+    "SegmentMax",
     "Selector",
+    "Skips",
     "Slots",
+    "Smoothing",
+    "SoftTopK",
     "State",
     "StopRule",
+    "Stream",
     "Suppress",
     "Threshold",
+    "TokenEdit",
     "TopK",
+    "Vicinity",
     "fold",
     "generate",
     "make_key",
     "presets",
     "row_keys",
+    "stream",
     "uniform",
+    "unpad",
+    "write_trajectories",
 ]

@@ -4,7 +4,19 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import Literal, Self, TypedDict, Unpack
 
-from dare_samplers.parts import LogitsRule, Proposer, Schedule, Scorer, Selector, StopRule
+from dare_samplers.caches import NoCache
+from dare_samplers.guidance import Guidance, Smoothing
+from dare_samplers.parts import (
+    CachePolicy,
+    LogitsRule,
+    Proposer,
+    Remembers,
+    Reviser,
+    Schedule,
+    Scorer,
+    Selector,
+    StopRule,
+)
 from dare_samplers.proposers import Greedy
 from dare_samplers.schedules import LinearFront
 from dare_samplers.scorers import Probability
@@ -19,8 +31,15 @@ _KINDS = {
     "proposer": Proposer,
     "scorer": Scorer,
     "selector": Selector,
+    "cache": CachePolicy,
     "stop": StopRule,
     "record": Record,
+}
+_OPTIONAL = {"reviser": Reviser, "guidance": Guidance, "smoothing": Smoothing}
+_WORDS = {
+    "grid": ("prompt", "zero"),
+    "layout": ("left", "right", "packed"),
+    "score_law": ("model", "proposal"),
 }
 
 
@@ -28,14 +47,20 @@ class Changes(TypedDict, total=False):
     """The fields of `SamplerConfig`, any of them."""
 
     gen_length: int
-    block_length: int
+    block_length: int | tuple[int, ...]
     steps: int | None
     grid: Literal["prompt", "zero"]
+    layout: Literal["left", "right", "packed"]
     schedule: Schedule
     proposer: Proposer
     scorer: Scorer
+    score_law: Literal["model", "proposal"]
     selector: Selector
-    rules: tuple[LogitsRule, ...]
+    reviser: Reviser | None
+    rules: tuple[LogitsRule | Remembers, ...]
+    guidance: Guidance | None
+    smoothing: Smoothing | None
+    cache: CachePolicy
     stop: StopRule
     record: Record
 
@@ -45,17 +70,27 @@ class SamplerConfig:
     """A decoding strategy: sizes, and one part for each choice of the loop.
 
     Args:
-        gen_length: response slots per row.
-        block_length: slots denoised together; blocks are decoded from left to right. Divides `gen_length`.
-        steps: forwards for the whole response, a multiple of the number of blocks; None for one commit per step, or
-            as many as the selector needs.
+        gen_length: response slots per row; with `Infill`, only how many the steps are planned for.
+        block_length: slots denoised together; blocks are decoded from left to right. Divides `gen_length` on the
+            prompt's grid. A tuple for blocks of unequal size, which add up to `gen_length`.
+        steps: schedule steps for the whole response, a multiple of the number of blocks; None for one commit per step,
+            or as many as the selector needs.
         grid: where blocks begin: `prompt`, at the end of the prompt, or `zero`, at the row's first token, so that the
-            first block may hold the prompt's tail (what block-causal models are trained on).
+            first block may hold the prompt's tail (what block-causal models are trained on). On the zero grid the last
+            block is always a whole one; what it holds beyond `gen_length` is sampled and then cut off.
+        layout: how rows of unequal length are fed, with pads left or right, or packed into one row without any
+            (models that declare `packs`). It changes no result.
         schedule: how many slots a step commits.
         proposer: which token for a slot.
         scorer: how good a proposal is.
+        score_law: which law the scorer sees: `model`, the logits after the rules, or `proposal`, after temperature and
+            filters as well. Thresholds do not carry over from one to the other.
         selector: which slots to commit.
+        reviser: what to take back or edit; None for nothing.
         rules: edits of the logits, applied in order.
+        guidance: classifier-free guidance.
+        smoothing: soft embeddings on open slots.
+        cache: what to feed and to store.
         stop: when a row ends before its last block.
         record: what to record beyond tokens, steps and log-probabilities.
 
@@ -68,38 +103,56 @@ class SamplerConfig:
     """
 
     gen_length: int
-    block_length: int
+    block_length: int | tuple[int, ...]
     steps: int | None = None
     grid: Literal["prompt", "zero"] = "prompt"
+    layout: Literal["left", "right", "packed"] = "left"
     schedule: Schedule = field(default_factory=LinearFront)
     proposer: Proposer = field(default_factory=Greedy)
     scorer: Scorer = field(default_factory=Probability)
+    score_law: Literal["model", "proposal"] = "model"
     selector: Selector = field(default_factory=TopK)
-    rules: tuple[LogitsRule, ...] = ()
+    reviser: Reviser | None = None
+    rules: tuple[LogitsRule | Remembers, ...] = ()
+    guidance: Guidance | None = None
+    smoothing: Smoothing | None = None
+    cache: CachePolicy = field(default_factory=NoCache)
     stop: StopRule = field(default_factory=EosStop)
     record: Record = field(default_factory=Record)
 
     def __post_init__(self) -> None:
         """Check sizes and parts."""
         object.__setattr__(self, "rules", tuple(self.rules))
-        _check_blocks(self.gen_length, self.block_length)
-        if self.grid not in ("prompt", "zero"):
-            raise ValueError(f'`grid`: expected "prompt" or "zero", got {self.grid!r}')
+        _check_blocks(self.gen_length, self.block_length, self.grid)
+        for name, words in _WORDS.items():
+            if getattr(self, name) not in words:
+                raise ValueError(f"`{name}`: expected one of {', '.join(words)}, got {getattr(self, name)!r}")
         for name, kind in _KINDS.items():
             _check_part(name, getattr(self, name), kind)
+        for name, kind in _OPTIONAL.items():
+            if getattr(self, name) is not None:
+                _check_part(name, getattr(self, name), kind)
         for rule in self.rules:
-            _check_part("rules", rule, LogitsRule)
+            _check_part("rules", rule, Remembers if isinstance(rule, Remembers) else LogitsRule)
         if self.steps is not None:
             _check_steps(self.steps, self.blocks, self.selector)
 
     @property
     def blocks(self) -> int:
-        """Blocks of a response; one more where the `zero` grid splits one."""
-        return self.gen_length // self.block_length
+        """Blocks of a response; one more where the zero grid splits one."""
+        return len(self.sizes)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Slots of each block where the grid splits none."""
+        if isinstance(self.block_length, tuple):
+            return self.block_length
+        whole, rest = divmod(self.gen_length, self.block_length)
+        return (self.block_length,) * whole + (rest,) * bool(rest)
 
     @property
     def steps_per_block(self) -> int | None:
-        """Forwards planned for a block, None without a plan."""
+        """Schedule steps planned for a block, None without a plan."""
         return None if self.steps is None else self.steps // self.blocks
 
     def replace(self, **changes: Unpack[Changes]) -> Self:
@@ -111,10 +164,16 @@ class SamplerConfig:
         return dataclasses.replace(self, **changes)
 
 
-def _check_blocks(gen_length: int, block_length: int) -> None:
+def _check_blocks(gen_length: int, block_length: int | tuple[int, ...], grid: str) -> None:
     if gen_length < 1:
         raise ValueError(f"`gen_length`: expected at least 1, got {gen_length}")
-    if block_length < 1 or gen_length % block_length:
+    if isinstance(block_length, tuple):
+        if min(block_length, default=0) < 1 or sum(block_length) != gen_length or grid != "prompt":
+            raise ValueError(
+                f"`block_length`: expected sizes >= 1 that add up to `gen_length`={gen_length} on the prompt's grid, "
+                f"got {block_length} on the {grid} grid; one number makes all blocks equal"
+            )
+    elif block_length < 1 or (gen_length % block_length and grid == "prompt"):
         divisors = ", ".join(str(n) for n in range(1, gen_length + 1) if gen_length % n == 0)
         raise ValueError(
             f"`block_length`={block_length} does not divide `gen_length`={gen_length}; choose one of {divisors}"

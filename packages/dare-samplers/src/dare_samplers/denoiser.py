@@ -6,7 +6,9 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-__all__ = ["Denoiser", "Denoises"]
+from dare_samplers.state import Cache
+
+__all__ = ["Caches", "Denoiser", "Denoises", "Mixes", "Packs"]
 
 
 @runtime_checkable
@@ -65,14 +67,46 @@ class Denoises(Protocol):
         positions: Tensor,
         blocks: Tensor | None = None,
         write: Tensor | None = None,
-        cache: None = None,
+        cache: object | None = None,
         rows: Tensor,
     ) -> Tensor:
         """Logits `[B, N, V]` at the columns `rows` `[B, N]` of `ids` `[B, Q]`.
 
         `positions` `[B, Q]` counts from the row's first token, -1 on pads; `blocks` `[B, Q]` holds attention block ids,
-        or is None for full attention; `write` and `cache` are None for a decode without cache.
+        or is None for full attention. With a cache, `write` bool `[B, Q]` says which of the tokens to store in it.
         """
+        ...
+
+
+@runtime_checkable
+class Caches(Protocol):
+    """A level-2 model that keeps keys and values, addressed by row and position.
+
+    A fed token takes the place of the stored one; `write` stores it. A key is visible if it is no pad and,
+    block-causal, its block is not later than the query's.
+    """
+
+    def new_cache(self, batch: int, capacity: int) -> Cache:
+        """An empty cache for `batch` rows and positions below `capacity`."""
+        ...
+
+
+@runtime_checkable
+class Packs(Protocol):
+    """A model that also takes `documents` `[1, Q]`: the row of each token in a packed batch, also in the cache."""
+
+    @property
+    def packs(self) -> bool:
+        """Whether it does."""
+        ...
+
+
+@runtime_checkable
+class Mixes(Protocol):
+    """A model that also takes `added` `[B, Q, d]`, a summand of the input embeddings."""
+
+    def mix(self, probabilities: Tensor) -> Tensor:
+        """Expected embeddings `[b, N, d]` under probabilities `[b, N, V]`."""
         ...
 
 
@@ -142,7 +176,7 @@ class Denoiser:
         positions: Tensor,
         blocks: Tensor | None = None,
         write: Tensor | None = None,
-        cache: None = None,
+        cache: object | None = None,
         rows: Tensor,
     ) -> Tensor:
         """Logits `[B, N, V]` at `rows`; see `Denoises`."""

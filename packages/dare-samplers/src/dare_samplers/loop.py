@@ -1,18 +1,20 @@
-"""The one loop: propose, score, select, commit, advance."""
+"""The one loop: feed, propose, score, select, revise, commit, advance."""
+
+from collections.abc import Iterator
 
 import torch
-from torch import Tensor
 
+from dare_samplers.checks import check, check_broken, check_resume
 from dare_samplers.config import SamplerConfig
 from dare_samplers.denoiser import Denoises
+from dare_samplers.forward import Plan, Row, align_cache, forward, make_plan, take
 from dare_samplers.layout import Keys, Prompts, begin
-from dare_samplers.output import SamplerOutput, collect
-from dare_samplers.parts import Logits, Slots
-from dare_samplers.selectors import rank
-from dare_samplers.state import RUNNING, State, Status
-from dare_samplers.trace import Commit
+from dare_samplers.output import Events, SamplerOutput, collect, events_of
+from dare_samplers.state import RUNNING, State
+from dare_samplers.step import Place, decide
+from dare_samplers.trace import Writes
 
-__all__ = ["generate"]
+__all__ = ["Stream", "generate", "stream"]
 
 
 @torch.no_grad()
@@ -28,11 +30,12 @@ def generate(
     """Decode a batch of prompts, or go on with a state.
 
     Rows do not influence one another: each has its own blocks, key and end, and leaves the batch when it is finished.
-    The model is called once per step with the rows still running, and its head only at their open slots.
+    The model is called once per step with the rows still running, and its head only at the slots that are asked for.
+    Rows with the same prompt, and the children of a fork, share their first forward.
 
     Args:
         model: a `Denoiser`, or anything that satisfies `Denoises`.
-        prompts: token ids per row, of any lengths (of one length for a level-0 model); None with `state`.
+        prompts: token ids per row, of any lengths (of one length for a level-0 model), or `Infill`; None with `state`.
         config: the strategy.
         keys: randomness: an int (row i draws from a hash of it and i; 0 by default) or int64 `[B]`; None with `state`.
         state: `output.state`, or a fork of it. It is not changed.
@@ -51,14 +54,73 @@ def generate(
     >>> out.completions.shape, out.nfe, out.finish_reason
     (torch.Size([2, 8]), 4, ('length', 'length'))
     """
-    config = _check(model, config)
+    config = check(model, config)
     state = _start(model, prompts, config, keys, state)
-    status = state.status()
-    while running := [row for row, one in enumerate(status) if _runs(one, until_step)]:
-        _step(model, config, state, running, max(status[row].left for row in running))
-        status = state.status()
-        _check_broken(status)
+    for _ in _steps(model, config, state, until_step, watch=False):
+        pass
     return collect(state, model, config)
+
+
+class Stream:
+    """The steps of a decode as they happen: iterate it for `Events`, then read `output`.
+
+    Attributes:
+        output: the `SamplerOutput` so far; the complete one after the last step.
+    """
+
+    def __init__(self, model: Denoises, config: SamplerConfig, state: State, until_step: int | None) -> None:
+        """Made by `stream`."""
+        self._model, self._config, self._state = model, config, state
+        self._steps = _steps(model, config, state, until_step, watch=True)
+
+    def __iter__(self) -> Iterator[Events]:
+        """The stream itself: it can be read once."""
+        return self
+
+    def __next__(self) -> Events:
+        """The writes of the next forward; none where it only stored keys and values."""
+        with torch.no_grad():
+            return events_of(next(self._steps))
+
+    @property
+    def output(self) -> SamplerOutput:
+        """What `generate` returns."""
+        return collect(self._state.copy(), self._model, self._config)
+
+
+def stream(
+    model: Denoises,
+    prompts: Prompts | None = None,
+    config: SamplerConfig | None = None,
+    *,
+    keys: Keys | None = None,
+    state: State | None = None,
+    until_step: int | None = None,
+) -> Stream:
+    """Decode as `generate` does, and yield each forward's writes, for interfaces that show denoising live.
+
+    Args:
+        model: as in `generate`, like all that follows.
+        prompts: token ids per row.
+        config: the strategy.
+        keys: randomness.
+        state: to go on with.
+        until_step: where to end.
+
+    Returns:
+        An iterator of `Events`, with `.output`.
+
+    Raises:
+        TypeError, ValueError: as `generate`; about the arguments at once.
+
+    >>> from dare_samplers import presets
+    >>> from dare_samplers.testing import ToyDenoiser
+    >>> live = stream(ToyDenoiser.random(), [[1, 5]], presets.llada(gen_length=4, steps=2))
+    >>> [events.position.tolist() for events in live], live.output.nfe
+    ([[1, 3], [0, 2]], 2)
+    """
+    config = check(model, config)
+    return Stream(model, config, _start(model, prompts, config, keys, state), until_step)
 
 
 def _start(
@@ -69,118 +131,67 @@ def _start(
         return begin(model, prompts, config, 0 if keys is None else keys)
     if prompts is not None or state is None:
         raise ValueError("`prompts`, `state`: expected one of the two, got both or neither; pass None for the other")
-    _check_resume(state, config, keys)
-    return state.map(lambda tensor: tensor.clone())
+    check_resume(state, config, keys)
+    state = state.copy()
+    if state.cache is None or not config.cache.stores:
+        state.cache, state.cache_rows = None, ()
+        state.stored.zero_()
+    return state
 
 
-def _step(model: Denoises, config: SamplerConfig, state: State, running: list[int], width: int) -> None:
-    """One forward of the running rows and what follows from it, in place."""
-    rows = torch.tensor(running, dtype=torch.int64).to(state.tokens.device, non_blocking=True)
-    columns, opened = state.window(rows, width)
-    slots = _slots(state, config, rows, columns, opened)
-    raw = Logits.of(_forward(model, config, state, running, rows, torch.where(opened, columns, columns[:, :1])))
-    logits = raw
-    for rule in config.rules:
-        logits = rule.apply(logits, slots)
-    allowed = logits.without([model.mask_id])
-    proposal = config.proposer.propose(allowed, slots)
-    score = config.scorer.score(logits, proposal.tokens, slots)
-    pick = config.selector.select(score, slots, config.schedule.quota(slots)) & opened
-    forced = ~pick.any(-1, keepdim=True) & (rank(score, opened) == 0)
-    logp = raw.logp(proposal.tokens)
-    commit = Commit(
-        pick=pick | forced,
-        forced=forced,
-        possible=allowed.at(proposal.tokens).isfinite() & ~logp.isnan(),
-        tokens=proposal.tokens,
-        logp=logp,
-        logq=proposal.logq,
-        score=score,
-        entropy=raw.entropy() if config.record.entropies else None,
-    )
-    state.commit(rows, columns, commit)
-    state.advance(config.stop, model.eos_ids, model.pad_id)
+def _steps(
+    model: Denoises, config: SamplerConfig, state: State, until_step: int | None, *, watch: bool
+) -> Iterator[list[Writes]]:
+    """Change `state` forward by forward, and yield what each wrote: all of it with `watch` or a reviser."""
+    while True:
+        plan = make_plan(model, config, state)
+        table = [_due(row, until_step) for row in plan.read(state)]
+        check_broken(table)
+        if not any(row.fed for row in table):
+            return
+        yield _step(model, config, state, plan, table, watch=watch)
 
 
-def _forward(
-    model: Denoises, config: SamplerConfig, state: State, running: list[int], rows: Tensor, columns: Tensor
-) -> Tensor:
-    """Logits at `columns`, from the running rows' whole canvases without the pads that all of them have."""
-    lengths = [state.prompt_lengths[row] for row in running]
-    start = state.prompt_width - max(lengths)
-    positions = state.positions.index_select(0, rows)[:, start:]
-    logits = model(
-        state.tokens.index_select(0, rows)[:, start:],
-        positions=positions,
-        blocks=_attention_blocks(model, config, positions),
-        rows=columns - start,
-    )
-    if logits.shape[:2] != columns.shape or logits.shape[-1] <= model.mask_id:
-        raise ValueError(
-            f"expected logits [{columns.shape[0]}, {columns.shape[1]}, V] with V > mask_id={model.mask_id} from the "
-            f"model, got {list(logits.shape)}; check `rows` and the size of the head"
-        )
-    state.nfe += 1
-    state.tokens_forwarded += sum(lengths) + len(lengths) * state.gen_length
-    return logits
+def _due(row: Row, until_step: int | None) -> Row:
+    """The row, with nothing to feed where it has had all steps that were asked for."""
+    late = until_step is not None and row.finish == RUNNING and row.step >= until_step
+    return row._replace(wanted=0, fed=0, denoise=0) if late else row
 
 
-def _attention_blocks(model: Denoises, config: SamplerConfig, positions: Tensor) -> Tensor | None:
-    """int32 `[b, Q]`, -1 on pads; None for full attention."""
-    if model.attention == "full":
-        return None
-    return positions.div(model.block_length or config.block_length, rounding_mode="floor").to(torch.int32)
+def _step(
+    model: Denoises, config: SamplerConfig, state: State, plan: Plan, table: list[Row], *, watch: bool
+) -> list[Writes]:
+    """One forward of the due rows and what follows from it, in place."""
+    due = [number for number, row in enumerate(table) if row.fed]
+    kept = [n for n, row in enumerate(table) if row.fed or row.finish == RUNNING] if config.cache.stores else due
+    fed = tuple(dict.fromkeys(state.twins[row] for row in kept))
+    if config.cache.stores:
+        align_cache(model, state, fed)
+    logits = forward(model, config, state, plan, table, fed)
+    device = state.tokens.device
+    index = torch.tensor(due).to(device, non_blocking=True)
+    state.stored.index_copy_(0, index, plan.feed.stored.index_select(0, index))
+    rows = [row for row in due if table[row].denoise]
+    source = [fed.index(state.twins[row]) for row in rows]
+    if source != list(range(len(fed))):
+        at = torch.tensor(source, dtype=torch.int64).to(device, non_blocking=True)
+        logits = tuple(one.index_select(0, at) for one in logits)
+    _part(state, rows)
+    if not rows:
+        return []
+    index = torch.tensor(rows).to(device, non_blocking=True)
+    columns, real = take(plan.wanted.index_select(0, index), max(row.wanted for row in table))
+    return decide(model, config, state, Place(index, columns, real), logits, watch=watch)
 
 
-def _slots(state: State, config: SamplerConfig, rows: Tensor, columns: Tensor, opened: Tensor) -> Slots:
-    return Slots(
-        index=columns - state.prompt_width,
-        open=opened,
-        key=state.key.index_select(0, rows),
-        step=state.step.index_select(0, rows),
-        block_step=state.block_step.index_select(0, rows),
-        steps=config.steps_per_block,
-    )
-
-
-def _runs(status: Status, until_step: int | None) -> bool:
-    return status.finish == RUNNING and (until_step is None or status.step < until_step)
-
-
-def _check(model: object, config: object) -> SamplerConfig:
-    if not isinstance(model, Denoises):
-        raise TypeError(f"`model`: expected a Denoises, got {type(model).__name__}; wrap it: Denoiser(net, mask_id=…)")
-    if not isinstance(config, SamplerConfig):
-        raise TypeError(f"`config`: expected a SamplerConfig, got {config!r}; see dare_samplers.presets")
-    if model.attention == "block_causal":
-        _check_grid(config, model.block_length or config.block_length)
-    return config
-
-
-def _check_grid(config: SamplerConfig, length: int) -> None:
-    """A decoding block must lie inside one of the model's attention blocks, which begin at the row's first token."""
-    if config.grid != "zero" or length % config.block_length:
-        raise ValueError(
-            f'`grid`, `block_length`: expected "zero" and a divisor of {length} for this block-causal model, got '
-            f'{config.grid!r} and {config.block_length}; use config.replace(grid="zero", block_length={length})'
-        )
-
-
-def _check_resume(state: State, config: SamplerConfig, keys: Keys | None) -> None:
-    if keys is not None:
-        raise ValueError("`keys`: a state carries its own; leave None, or pass them to state.fork")
-    begun, wanted = ((one.gen_length, one.block_length, one.grid) for one in (state, config))
-    if begun != wanted:
-        raise ValueError(
-            f"`state`: expected gen_length, block_length and grid {wanted} as in `config`, got {begun}; resume with "
-            "the layout it was begun with"
-        )
-
-
-def _check_broken(status: list[Status]) -> None:
-    broken = [row for row, one in enumerate(status) if one.broken]
-    if broken:
-        raise ValueError(
-            f"expected a finite logit for every committed token, got NaN or -inf in rows {broken} at step "
-            f"{status[broken[0]].step - 1}; the model returned NaN, or the rules forbid every token"
-        )
+def _part(state: State, rows: list[int]) -> None:
+    """Rows that were denoised are nobody's twins any more, and have a cache row of their own."""
+    old, parted = state.twins, set(rows)
+    first: dict[int, int] = {}
+    state.twins = tuple(row if row in parted else first.setdefault(twin, row) for row, twin in enumerate(old))
+    if state.cache is not None and state.cache_rows:
+        new = tuple(row for row in dict.fromkeys(state.twins) if old[row] in state.cache_rows)
+        if new != state.cache_rows:
+            at = tuple(state.cache_rows.index(old[row]) for row in new)
+            state.cache = state.cache.select(state.cache_index(at))
+            state.cache_rows = new

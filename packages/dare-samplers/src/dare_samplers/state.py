@@ -1,17 +1,17 @@
 """The state of a decode: a batch of canvases, each with its own pointer, counters and key."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
-from typing import Final, NamedTuple
+from dataclasses import dataclass, field, fields, replace
+from typing import Final, Protocol, Self
 
 import torch
 from torch import Tensor
 
 from dare_samplers.keyed import fold
 from dare_samplers.parts import StopRule
-from dare_samplers.trace import FILLED, Commit, Trace, put
+from dare_samplers.trace import FILLED, GIVEN, Trace
 
-__all__ = ["EOS", "LENGTH", "RUNNING", "State", "Status", "is_any"]
+__all__ = ["EOS", "LENGTH", "RUNNING", "Cache", "State", "is_any"]
 
 RUNNING: Final = 0
 EOS: Final = 1
@@ -21,53 +21,82 @@ _LAST: Final = 2**31 - 1
 _FORK: Final = -1
 
 
-class Status(NamedTuple):
-    """What the host must know about one row."""
+class Cache(Protocol):
+    """Keys and values that a model keeps, addressed by row and position."""
 
-    finish: int
-    step: int
-    left: int
-    broken: int
+    def select(self, index: Tensor) -> Self:
+        """A copy with these rows, int64 `[n]`, repeats allowed."""
+        ...
 
 
 @dataclass
 class State:
     """Everything a decode needs to go on, row by row.
 
-    Plain tensors, so `fork` works, and `torch.save` (read it back with `weights_only=False`).
+    Rows are compact: the first real token of a row is its column 0, so that column and position are the same, and pads
+    are on the right. Plain tensors, so `fork` works, and `torch.save` (read it back with `weights_only=False`).
 
     Attributes:
-        tokens: int64 `[B, T]`, the canvases: prompts end and responses begin at column `prompt_width`.
-        positions: int64 `[B, T]`, counted from the row's first real token, -1 on pads.
+        tokens: int64 `[B, T]`, the canvases.
+        positions: int64 `[B, T]`, the column number, -1 on pads.
         block: int32 `[B, T]`, decoding block of each response slot, -1 elsewhere.
-        open: bool `[B, T]`, slots still to fill. Only these are ever written; no token id is compared.
+        slot: int64 `[B, T]`, position inside the response of each slot, 0 elsewhere.
+        columns: int64 `[B, G]`, the column of each response position, 0 where the row has fewer.
+        starts, ends: int64 `[B, K]`, first column of each block and the one after its last.
+        open: bool `[B, T]`, slots still to fill. Only slots are ever written; no token id is compared.
         key: int64 `[B]`.
-        row_block: int64 `[B]`, current block.
+        row_block: int64 `[B]`, current block; a large number once there is none.
         block_step: int64 `[B]`, denoising forwards in it.
+        clock: int64 `[B]`, schedule steps in it.
+        idle: int64 `[B]`, denoising forwards in it that began without an open slot.
         step: int64 `[B]`, denoising forwards the row has had.
         finish: int8 `[B]`, RUNNING, EOS or LENGTH.
         broken: bool `[B]`, the last commit had no possible token.
+        stored: int64 `[B]`, leading positions whose keys and values the cache holds and that are still right.
         trace: the record.
-        prompt_lengths: real prompt tokens of each row.
-        prompt_width, block_length, grid: layout.
+        memory: what logits rules, reviser and smoothing remember, `[B, …]` each.
+        prompt_lengths: given tokens before the first slot, for each row.
+        gen_length: response positions asked for.
+        shape: `block_length` and `grid` it was begun with.
+        surplus: int64 `[B]`, slots beyond those asked for, which complete the last block on the zero grid.
+        attention_block: the model's, None for full attention.
+        pad_id: stands on pads and on filled slots.
+        branches: rows that each row has in a forward, 2 under guidance.
+        twins: for each row the first one whose next forward is the same, because nothing was sampled since they parted.
+        cache: the model's, or None.
+        cache_rows: the row that each row of the cache belongs to.
         nfe, tokens_forwarded: forward calls, and tokens without pads that they were fed, in this state's history.
     """
 
     tokens: Tensor
     positions: Tensor
     block: Tensor
+    slot: Tensor
+    columns: Tensor
+    starts: Tensor
+    ends: Tensor
     open: Tensor
     key: Tensor
     row_block: Tensor
     block_step: Tensor
+    clock: Tensor
+    idle: Tensor
     step: Tensor
     finish: Tensor
     broken: Tensor
+    stored: Tensor
+    surplus: Tensor
     trace: Trace
     prompt_lengths: tuple[int, ...]
-    prompt_width: int
-    block_length: int
-    grid: str
+    gen_length: int
+    shape: tuple[int | tuple[int, ...], str]
+    attention_block: int | None
+    pad_id: int
+    branches: int
+    twins: tuple[int, ...]
+    memory: dict[str, Tensor] = field(default_factory=dict[str, Tensor])
+    cache: Cache | None = None
+    cache_rows: tuple[int, ...] = ()
     nfe: int = 0
     tokens_forwarded: int = 0
 
@@ -76,24 +105,69 @@ class State:
         return len(self.prompt_lengths)
 
     @property
-    def gen_length(self) -> int:
-        """Response slots per row."""
-        return self.tokens.shape[1] - self.prompt_width
+    def running(self) -> Tensor:
+        """bool `[B]`, rows that are not finished."""
+        return self.finish == RUNNING
+
+    @property
+    def has_slot(self) -> Tensor:
+        """bool `[B, G]`, which response positions a row has."""
+        count = (self.block >= 0).sum(-1, keepdim=True)
+        return torch.arange(self.columns.shape[1], device=count.device) < count
+
+    @property
+    def sampled(self) -> Tensor:
+        """bool `[B, T]`, slots that hold a sampled token."""
+        return self.trace.step_map >= 0
+
+    @property
+    def window(self) -> Tensor:
+        """bool `[B, T]`, open slots of the current block and of those before it."""
+        return self.open & (self.block <= self.row_block.unsqueeze(-1))
+
+    @property
+    def bounds(self) -> tuple[Tensor, Tensor]:
+        """int64 `[B, 1]` twice: first column of the current block, and the one after its last."""
+        current = self.row_block.clamp(max=self.starts.shape[1] - 1).unsqueeze(-1)
+        return self.starts.gather(1, current), self.ends.gather(1, current)
 
     def map(self, change: Callable[[Tensor], Tensor]) -> "State":
-        """The state with `change` applied to every tensor."""
-        tensors = {field.name: getattr(self, field.name) for field in fields(self)}
+        """The state with `change` applied to every tensor but those of the cache."""
+        tensors = {one.name: getattr(self, one.name) for one in fields(self)}
         changed = {name: change(value) for name, value in tensors.items() if isinstance(value, Tensor)}
-        return replace(self, trace=self.trace.map(change), **changed)
+        memory = {name: change(value) for name, value in self.memory.items()}
+        return replace(self, trace=self.trace.map(change), memory=memory, **changed)
+
+    def copy(self) -> "State":
+        """A state that may be changed without changing this one."""
+        return self.select(range(len(self)))
 
     def select(self, rows: Sequence[int]) -> "State":
         """The given rows, in that order, repeats allowed."""
         index = torch.tensor(rows, dtype=torch.int64, device=self.tokens.device)
-        lengths = tuple(self.prompt_lengths[row] for row in rows)
-        return replace(self.map(lambda tensor: tensor.index_select(0, index)), prompt_lengths=lengths)
+        picked = replace(
+            self.map(lambda tensor: tensor.index_select(0, index)),
+            prompt_lengths=tuple(self.prompt_lengths[row] for row in rows),
+            twins=_first_equal([self.twins[row] for row in rows]),
+            cache=None,
+            cache_rows=(),
+        )
+        if self.cache is not None:
+            sources = {new: self.twins[rows[new]] for new in dict.fromkeys(picked.twins)}
+            kept = {new: self.cache_rows.index(old) for new, old in sources.items() if old in self.cache_rows}
+            picked.cache = self.cache.select(self.cache_index(tuple(kept.values())))
+            picked.cache_rows = tuple(kept)
+        return picked
+
+    def cache_index(self, rows: tuple[int, ...]) -> Tensor:
+        """int64 index of rows of the cache, whose branches follow one another."""
+        index = torch.tensor(rows, dtype=torch.int64, device=self.tokens.device)
+        return torch.cat([index + len(self.cache_rows) * branch for branch in range(self.branches)])
 
     def fork(self, n: int, keys: Tensor | None = None) -> "State":
         """`n` rows for every row, neighbours in the batch, that share the past and draw apart from here on.
+
+        Their next forward is computed once.
 
         Args:
             n: children per row, at least 1.
@@ -112,50 +186,45 @@ class State:
             raise ValueError(f"`keys`: expected shape [{len(children)}], one key per child, got {list(keys.shape)}")
         return replace(children, key=keys.to(children.key))
 
-    def status(self) -> list[Status]:
-        """The only place where the loop waits for the device: one small transfer."""
-        left = (self.open & (self.block == self.row_block.unsqueeze(-1))).sum(-1)
-        table = torch.stack([self.finish.to(left.dtype), self.step, left, self.broken.to(left.dtype)], -1)
-        return [Status(*row) for row in table.tolist()]
-
-    def window(self, rows: Tensor, width: int) -> tuple[Tensor, Tensor]:
-        """Columns of the open slots in the current block, ascending, and which of them are no filler: `[b, width]`."""
-        current = self.open & (self.block == self.row_block.unsqueeze(-1))
-        current = current.index_select(0, rows)
-        columns = (~current).to(torch.uint8).argsort(dim=-1, stable=True)[:, :width]
-        return columns, current.gather(1, columns)
-
-    def commit(self, rows: Tensor, columns: Tensor, commit: Commit) -> None:
-        """Write the picked slots and their record, and count the step."""
-        put(self.tokens, rows, columns, commit.pick, commit.tokens)
-        put(self.open, rows, columns, commit.pick, torch.zeros_like(commit.pick))
-        step, block_step = self.step.index_select(0, rows), self.block_step.index_select(0, rows)
-        self.trace.write(rows, columns, commit, step, block_step)
-        self.broken.index_copy_(0, rows, (commit.pick & ~commit.possible).any(-1))
-        one = torch.ones_like(rows)
-        self.step.index_add_(0, rows, one)
-        self.block_step.index_add_(0, rows, one)
-
-    def advance(self, stop: StopRule, eos_ids: Sequence[int], pad_id: int) -> None:
-        """Move rows whose block is full to their next block, and finish those that stop or have none."""
-        block = self.first_open_block()
-        ended = block != self.row_block
-        stopped = ended & (self.finish == RUNNING) & stop.done(self, eos_ids)
-        self.fill(self.open & stopped.unsqueeze(-1), pad_id)
-        complete = ended & (self.finish == RUNNING) & ~stopped & (block == _LAST)
+    def advance(self, active: Tensor, hold: Tensor | None, stop: StopRule, eos_ids: Sequence[int]) -> None:
+        """Move the active rows whose block is done to their next one, and finish those that stop or have none."""
+        full = active & ~self.window.any(-1)
+        ended = full if hold is None else full & ~hold
+        block = torch.where(self.open, self.block, _LAST).amin(-1).long()
+        stopped = active & stop.done(self, eos_ids, ended)
+        complete = ended & ~stopped & (block == _LAST)
         self.finish = self.finish + EOS * stopped.to(torch.int8) + LENGTH * complete.to(torch.int8)
-        self.row_block = block
-        self.block_step = torch.where(ended, 0, self.block_step)
+        self.fill(self.open & stopped.unsqueeze(-1))
+        self.row_block = torch.where(stopped, _LAST, torch.where(ended, block, self.row_block))
+        for counter in (self.block_step, self.clock, self.idle):
+            counter.masked_fill_(ended, 0)
 
-    def first_open_block(self) -> Tensor:
-        """int64 `[B]`, a large number where no slot is open."""
-        return torch.where(self.open, self.block, _LAST).amin(-1).long()
-
-    def fill(self, slots: Tensor, pad_id: int) -> None:
+    def fill(self, slots: Tensor) -> None:
         """Close `slots` (bool `[B, T]`) with the pad id."""
-        self.tokens = torch.where(slots, pad_id, self.tokens)
+        self.tokens = torch.where(slots, self.pad_id, self.tokens)
         self.trace.origin = torch.where(slots, FILLED, self.trace.origin)
         self.open = self.open & ~slots
+
+    def reopen(self, slots: Tensor, mask_id: int) -> None:
+        """Mask `slots` (bool `[B, T]`) again."""
+        self.tokens = torch.where(slots, mask_id, self.tokens)
+        self.trace.origin = torch.where(slots, GIVEN, self.trace.origin)
+        self.trace.step_map = torch.where(slots, -1, self.trace.step_map)
+        self.trace.block_step = torch.where(slots, -1, self.trace.block_step)
+        self.open = self.open | slots
+
+    def forget(self, changed: Tensor) -> None:
+        """Distrust the cache from the first attention block with a slot of `changed` (bool `[B, T]`) in an old block.
+
+        With full attention every key depends on every token, so all of it.
+        """
+        old = changed & (self.block < self.row_block.unsqueeze(-1))
+        first = torch.where(old, self.positions, _LAST).amin(-1)
+        if self.attention_block is not None:
+            first = first.div(self.attention_block, rounding_mode="floor") * self.attention_block
+        else:
+            first = torch.where(first < _LAST, 0, first)
+        self.stored = torch.minimum(self.stored, first)
 
 
 def is_any(tokens: Tensor, ids: Sequence[int]) -> Tensor:
@@ -164,3 +233,9 @@ def is_any(tokens: Tensor, ids: Sequence[int]) -> Tensor:
     for one in ids:
         hit = hit | (tokens == one)
     return hit
+
+
+def _first_equal(values: Sequence[int]) -> tuple[int, ...]:
+    """For each element the index of the first one equal to it."""
+    first: dict[int, int] = {}
+    return tuple(first.setdefault(value, index) for index, value in enumerate(values))

@@ -1,13 +1,13 @@
 """The record of a decode: for every canvas column when, how sure and why its token was written."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Final
 
 import torch
 from torch import Tensor
 
-__all__ = ["FILLED", "FORCED", "GIVEN", "SAMPLED", "Commit", "Record", "Trace"]
+__all__ = ["EDITED", "FILLED", "FORCED", "GIVEN", "MOVED", "REOPENED", "SAMPLED", "Commit", "Record", "Trace", "Writes"]
 
 GIVEN: Final = 0
 """Origin of prompt, pads and slots that are still open."""
@@ -17,6 +17,12 @@ FORCED: Final = 2
 """Origin of a slot committed because the selector took none."""
 FILLED: Final = 3
 """Origin of a slot filled with the pad id after its row had stopped; its step map is -1."""
+EDITED: Final = 4
+"""Origin of a slot whose token a reviser replaced."""
+MOVED: Final = 5
+"""Origin of a slot whose token a reviser shifted there; its log-probabilities came along."""
+REOPENED: Final = 6
+"""Kind of the event that masks a slot again; never the origin of a slot."""
 
 
 @dataclass(frozen=True)
@@ -25,20 +31,23 @@ class Record:
 
     Args:
         entropies: also the entropy of the raw distribution at each commit, one more pass over the slots' logits.
+        proposals: also the proposed token and its score at every open slot that was fed, at each step; what MDPO's
+            intermediate rewards need (arXiv:2508.13148). The head then runs at these slots.
     """
 
     entropies: bool = False
+    proposals: bool = False
 
 
 @dataclass(frozen=True)
 class Commit:
-    """One step's outcome at the open slots, all `[b, N]`: which were written, and the numbers to record there.
+    """One step's outcome at the slots, all `[b, N]`: what was written there, and the numbers to record.
 
-    `possible` is False where the model or the rules left no token to propose, or where a logit was NaN.
+    `kind` is SAMPLED, FORCED, EDITED or MOVED where something was written, GIVEN elsewhere. `possible` is False where
+    the model or the rules left no token to propose, or where a logit was NaN.
     """
 
-    pick: Tensor
-    forced: Tensor
+    kind: Tensor
     possible: Tensor
     tokens: Tensor
     logp: Tensor
@@ -47,9 +56,38 @@ class Commit:
     entropy: Tensor | None
 
 
+@dataclass(frozen=True)
+class Writes:
+    """What was written, as tables `[B, N]`.
+
+    Attributes:
+        step: int64 `[B, N]`, or `[B, 1]` where one forward wrote it.
+        slot: int64 `[B, N]`, response positions.
+        kind: int8 `[B, N]`, an origin or REOPENED where something was written, GIVEN elsewhere.
+        old, new: int64 `[B, N]`, ids.
+        logp: `[B, N]`, raw log-probability of `new`.
+        score: `[B, N]`, its selection score.
+    """
+
+    step: Tensor
+    slot: Tensor
+    kind: Tensor
+    old: Tensor
+    new: Tensor
+    logp: Tensor
+    score: Tensor
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> "Writes":
+        """The same with `change` applied to every tensor."""
+        return Writes(*(change(getattr(self, one.name)) for one in fields(self)))
+
+
 @dataclass
 class Trace:
-    """Per column `[B, T]`: step map, step inside the block, log-probabilities, score, entropy and origin."""
+    """Per column `[B, T]`: step map, step inside the block, log-probabilities, score, entropy and origin.
+
+    `log` holds the writes of every step where tokens may be revised, `proposals` what was proposed if that is recorded.
+    """
 
     step_map: Tensor
     block_step: Tensor
@@ -58,38 +96,36 @@ class Trace:
     scores: Tensor
     entropies: Tensor | None
     origin: Tensor
+    log: list[Writes] = field(default_factory=list[Writes])
+    proposals: list[Writes] = field(default_factory=list[Writes])
 
     @classmethod
     def empty(cls, shape: tuple[int, int], device: torch.device) -> "Trace":
         """Nothing sampled yet."""
         whole = torch.full(shape, -1, dtype=torch.int32, device=device)
         number = torch.zeros(shape, dtype=torch.float32, device=device)
-        return cls(
-            whole,
-            whole.clone(),
-            number,
-            number.clone(),
-            number.clone(),
-            None,
-            torch.zeros_like(whole, dtype=torch.int8),
-        )
+        origin = torch.zeros_like(whole, dtype=torch.int8)
+        return cls(whole, whole.clone(), number, number.clone(), number.clone(), None, origin)
 
     def map(self, change: Callable[[Tensor], Tensor]) -> "Trace":
         """The trace with `change` applied to every tensor."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        return replace(self, **{name: change(value) for name, value in values.items() if value is not None})
+        values = {one.name: getattr(self, one.name) for one in fields(self)}
+        changed = {name: change(value) for name, value in values.items() if isinstance(value, Tensor)}
+        log, proposals = ([one.map(change) for one in writes] for writes in (self.log, self.proposals))
+        return replace(self, log=log, proposals=proposals, **changed)
 
     def write(self, rows: Tensor, columns: Tensor, commit: Commit, step: Tensor, block_step: Tensor) -> None:
         """Record one commit of `rows` `[b]` at `columns` `[b, N]`, in the precision of the logits."""
         self.widen(commit)
-        put(self.logprobs, rows, columns, commit.pick, commit.logp)
-        put(self.sample_logprobs, rows, columns, commit.pick, commit.logq)
-        put(self.scores, rows, columns, commit.pick, commit.score)
+        written = commit.kind != GIVEN
+        put(self.logprobs, rows, columns, written, commit.logp)
+        put(self.sample_logprobs, rows, columns, written, commit.logq)
+        put(self.scores, rows, columns, written, commit.score)
         if commit.entropy is not None and self.entropies is not None:
-            put(self.entropies, rows, columns, commit.pick, commit.entropy)
-        put(self.step_map, rows, columns, commit.pick, step.unsqueeze(-1))
-        put(self.block_step, rows, columns, commit.pick, block_step.unsqueeze(-1))
-        put(self.origin, rows, columns, commit.pick, SAMPLED + (FORCED - SAMPLED) * commit.forced.to(torch.int8))
+            put(self.entropies, rows, columns, written, commit.entropy)
+        put(self.step_map, rows, columns, written, step.unsqueeze(-1))
+        put(self.block_step, rows, columns, written, block_step.unsqueeze(-1))
+        put(self.origin, rows, columns, written, commit.kind)
 
     def widen(self, commit: Commit) -> None:
         """Go over to float64 with the logits, and make room for entropies once there are some."""

@@ -1,0 +1,113 @@
+"""Invariant 23 of the design's list: what revisers are where their number says nothing."""
+
+from itertools import product
+
+import torch
+from arbitrary import DELETE, INSERT, facts, scenes, text, writes
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dare_samplers import (
+    EosStop,
+    Threshold,
+    TopK,
+    generate,
+    presets,
+)
+from dare_samplers.revisers import Levenshtein, MultiBlockEdit, RemaskBelow, RunningConfidence, TokenEdit
+from dare_samplers.schedules import LinearFront, MaskGit
+from dare_samplers.selectors import All
+from dare_samplers.testing import JointDenoiser, ToyDenoiser
+
+THRESHOLD = {"steps": None, "schedule": LinearFront(), "selector": Threshold(0.4), "stop": EosStop()}
+
+
+def moves(out, row: int) -> list[tuple[int, ...]]:
+    """Step, position and token of the row's writes, whatever they are called."""
+    return [(step, position, new) for step, position, _, new, _ in writes(out, row)]
+
+
+@settings(max_examples=15)
+@given(scenes(revisers=[]), st.sampled_from(["block", "row"]), st.sampled_from([1.0, 2.0]))
+def test_an_edit_that_nothing_is_sure_of_is_none(scene, span, tau):
+    """[23] The same forwards without post steps, and one more per block that asks for a confirmation."""
+    plain = scene.run(**THRESHOLD)
+    same, asked = (scene.run(**THRESHOLD, reviser=(TokenEdit if span == "block" else MultiBlockEdit)(tau, post)) for post in (0, 3))
+    for row in range(len(scene.prompts)):
+        assert facts(same, row) == facts(plain, row)
+        assert text(asked, row) == text(plain, row)
+        decoded = int(plain.block_id[row][plain.step_map[row] >= 0].max()) + 1
+        assert int(asked.row_nfe[row]) == int(plain.row_nfe[row]) + decoded
+
+
+@settings(max_examples=15)
+@given(scenes(["toy", "toy_causal"], revisers=[]), st.sampled_from([0.0, 0.3]), st.integers(0, 3))
+def test_levenshtein_without_control_tokens_is_token_edit(scene, tau, post):
+    """[23]"""
+    block = scene.model.block_length
+    model = ToyDenoiser.random(eos_bias=2.0, block_length=block)
+    model.bias[[DELETE, INSERT]] = -60.0
+    edit, indel = (
+        generate(model, scene.prompts, scene.config.replace(**THRESHOLD, reviser=reviser), keys=scene.keys)
+        for reviser in (TokenEdit(tau, post), Levenshtein(DELETE, INSERT, tau, post))
+    )
+    for row in range(len(scene.prompts)):
+        assert text(edit, row) == text(indel, row)
+        assert moves(edit, row) == moves(indel, row)
+
+
+@settings(max_examples=12)
+@given(scenes(revisers=[]))
+def test_running_confidence_in_one_step_fills_all(scene):
+    """[23] As does the selector of everything."""
+    schedule = MaskGit("linear")
+    one = scene.run(selector=TopK(), schedule=schedule, reviser=RunningConfidence(schedule), steps=scene.config.blocks)
+    every = scene.run(steps=None, selector=All())
+    for row in range(len(scene.prompts)):
+        assert moves(one, row) == moves(every, row)
+
+
+@settings(max_examples=8)
+@given(scenes(revisers=[]))
+def test_remasking_below_zero_is_none(scene):
+    """[23]"""
+    plain, reviser = scene.run(**THRESHOLD), scene.run(**THRESHOLD, reviser=RemaskBelow(0.0))
+    for row in range(len(scene.prompts)):
+        assert facts(reviser, row) == facts(plain, row)
+
+
+def two_steps(law: torch.Tensor) -> torch.Tensor:
+    """What two steps of MDLM draw: every slot at the first or the second, each with probability 1 / 2.
+
+    Slots of a step are drawn independently, those of the second given those of the first.
+    """
+    total = torch.zeros_like(law)
+    for when in product([0, 1], repeat=law.ndim):
+        early, late = ([axis for axis, step in enumerate(when) if step == wanted] for wanted in (0, 1))
+        given_early = law.sum(late, keepdim=True) if late else law
+        part = torch.ones_like(law)
+        for axis in early:
+            part = part * law.sum([other for other in range(law.ndim) if other != axis], keepdim=True)
+        for axis in late:
+            part = part * law.sum([other for other in late if other != axis], keepdim=True) / given_early
+        total = total + part / 2**law.ndim
+    return total
+
+
+@settings(max_examples=2)
+@given(st.integers(0, 10_000))
+def test_remdm_without_remasking_is_mdlm(seed):
+    """[23] The same law, that of two steps of the process: chi-square over all 27 outcomes, 26 degrees of freedom."""
+    law = torch.rand(3, 3, 3, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) ** 2 + 0.02
+    law = law / law.sum()
+    rows, model = 4000, JointDenoiser(law)
+    expected = rows * two_steps(law).flatten()
+    for config in (
+        presets.mdlm(3, 2, eps=0.0),
+        *(presets.remdm(3, 2, kind, eta=0.0, top_p=None) for kind in ("cap", "rescale", "conf")),
+    ):
+        out = generate(model, [[]] * rows, config, keys=seed)
+        cell = (out.completions * torch.tensor([9, 3, 1])).sum(-1)
+        observed = torch.bincount(cell, minlength=27).double()
+        assert float(((observed - expected) ** 2 / expected).sum()) < 61.7  # 0.9999 quantile
+        assert bool((out.n_writes == 1).all())
