@@ -157,6 +157,16 @@ def tests(session: nox.Session) -> None:
 
 
 @nox.session
+def matrix(session: nox.Session) -> None:
+    """All combinations of strategy, cache, layout, attention and so on, where `tests` takes pairs; half an hour."""
+    install(session, "--compile-bytecode", "--group", "tests", *EDITABLE)
+    workers = ["-n", "auto"]
+    session.run(
+        "pytest", "-q", "-m", "matrix", *workers, "packages/dare-samplers/tests", *session.posargs, env=ONE_THREAD
+    )
+
+
+@nox.session
 def docs(session: nox.Session) -> None:
     """Python blocks of every README and docs page, top to bottom, and the doctests of every source module."""
     install(session, "--group", "tests", *EDITABLE)

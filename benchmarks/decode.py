@@ -9,6 +9,7 @@ What the lines hold is in README.md beside this file.
 
 import argparse
 import json
+import os
 import resource
 import statistics
 import sys
@@ -16,12 +17,13 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import zip_longest
 from typing import Any, Final, Literal, NamedTuple
 
 import baselines
 import torch
 from baselines import Plain, Saving
-from measure import Metered, Outcome, Shape, build, in_turn, machine, median, once, timed
+from measure import Metered, Outcome, Shape, beside, build, in_turn, machine, median, once, timed
 from micro import sampling
 from torch import Tensor
 
@@ -37,6 +39,7 @@ Cost = Literal["none", "prefix", "dual", "block_kv"]
 TAU: Final = 0.9
 TPF: Final = 3.0
 PROBE: Final = 2.7
+POST: Final = 4
 HEAVY: Final = Shape("head-heavy", vocab=4096)
 LIGHT: Final = Shape("head-light", vocab=1024)
 QUICK: Final = {
@@ -82,8 +85,8 @@ def strategies(shape: Shape) -> list[Strategy]:
     causal = SamplerConfig(gen_length=G, block_length=B, grid="zero", cache=BlockKV())
     static = causal.replace(steps=per_block * shape.blocks)
     dynamic = causal.replace(steps=G, selector=Hybrid(TAU))
-    editing = causal.replace(selector=Threshold(TAU, strict=True), reviser=TokenEdit(TAU))
-    plain_editing = partial(baselines.straightforward_llada21, **sizes, tau=TAU, edit=TAU)
+    editing = causal.replace(selector=Threshold(TAU, strict=True), reviser=TokenEdit(TAU, max_post_steps=POST))
+    plain_editing = partial(baselines.straightforward_llada21, **sizes, tau=TAU, edit=TAU, post_steps=POST)
     plain_block_kv = partial(baselines.straightforward_block_kv, **sizes)
     return [
         Strategy("threshold", partial(baselines.straightforward_threshold, **sizes, tau=TAU), threshold, "none"),
@@ -161,19 +164,23 @@ def _useful(row: list[int], end: int) -> int:
 def ideal(strategy: Strategy, shape: Shape, steps: list[list[int]], useful: list[int]) -> tuple[int, int]:
     """Forwards and token-forwards of an ideal implementation, for blocks that need `steps` forwards each.
 
-    A row ends with the block of its end token, and waits for no other.
+    A row ends with the block of its end token. It waits for no other, except where a cache is renewed by a forward of
+    the whole canvas, which the rows of a batch make together: each would pad all the others.
     """
     P, B = shape.prompt, shape.gen if strategy.name == "dream_entropy" else shape.block
     T = P + shape.gen
-    forwards, tokens = [], 0
+    forwards: list[list[int]] = []
+    tokens = 0
     for row, length in zip(steps, useful, strict=True):
         used = row[: -(-length // B)]
-        forwards.append(sum(used) + (strategy.cost == "block_kv"))
+        forwards.append(used)
         for k, s in enumerate(used):
             later = {"none": T, "prefix": T - P - k * B, "dual": B, "block_kv": B}[strategy.cost]
             first = later + (P if k == 0 else B) if strategy.cost == "block_kv" else T
             tokens += first + (s - 1) * later
-    return max(forwards), tokens
+    if strategy.cost in ("prefix", "dual"):
+        return sum(map(max, zip_longest(*forwards, fillvalue=0))), tokens
+    return max(map(sum, forwards)) + (strategy.cost == "block_kv"), tokens
 
 
 class Measured(NamedTuple):
@@ -231,9 +238,9 @@ def rungs(model: Metered, prompts: Tensor, baseline: "partial[Plain]", forwards:
     """Seconds per forward of the plain loop, and with one saving after another switched on; two rounds."""
     ladder = [
         Saving(),
-        Saving(head=True),
-        Saving(head=True, float32=True),
-        Saving(head=True, float32=True, batched=True),
+        Saving(float32=True),
+        Saving(float32=True, head=True),
+        Saving(float32=True, head=True, batched=True),
     ]
     rounds = [
         [plain(model, prompts, partial(baseline, saving=saving, limit=forwards)) for saving in ladder] for _ in range(2)
@@ -270,8 +277,8 @@ def savings(shape: Shape, model: Metered, none: Measured, dual: Measured, option
     leaving = needed - none.mine[0].row_forwards
     rows = (left[3] - mine) / max(waiting + leaving, 1)
     saved = {
-        "head at open slots alone": left[0] - left[1],
-        "float32 gather for float64 softmax": left[1] - left[2],
+        "float32 gather for float64 softmax": left[0] - left[1],
+        "head at open slots alone": left[1] - left[2],
         "selection for the whole batch at once": left[2] - left[3],
         "rows wait for no other": rows * waiting,
         "rows leave after their end token": rows * leaving,
@@ -345,8 +352,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     ]
     for line in micro:
         emit(line)
-    lines = run(heavy, [one.name for one in strategies(heavy)], options)
-    lines += run(light, ["threshold", "dual"], options)
+    lighter = partial(run, light, ["threshold", "dual"], options)
+    if options.threads == 1 and (os.cpu_count() or 1) > 1:
+        lighter = beside(lighter)
+    lines = run(heavy, [one.name for one in strategies(heavy)], options) + lighter()
     verdict = {
         "equal_tokens": all(one["equal_tokens"] for one in lines),
         "ideal_forwards": all(one["forwards"] <= one["ideal_forwards"] for one in lines),

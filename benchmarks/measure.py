@@ -1,6 +1,7 @@
 # ruff: noqa: INP001
 """What the benchmark measures with: a model that counts, and workers whose memory is their own."""
 
+import contextlib
 import multiprocessing
 import os
 import platform
@@ -25,6 +26,7 @@ __all__ = [
     "Outcome",
     "Shape",
     "Worker",
+    "beside",
     "build",
     "clock",
     "in_turn",
@@ -186,7 +188,7 @@ class Worker(Generic[T]):
         """Fork; nothing runs yet."""
         context = multiprocessing.get_context("fork")
         self._pipe, other = context.Pipe()
-        self._process = context.Process(target=_serve, args=(other, job, threads), daemon=True)
+        self._process = context.Process(target=_serve, args=(self._pipe, other, job, threads), daemon=True)
         self._process.start()
         other.close()
         self.peak = 0.0
@@ -204,13 +206,15 @@ class Worker(Generic[T]):
         self._process.join()
 
 
-def _serve(pipe: Connection, job: Callable[[], object], threads: int) -> None:
+def _serve(parents: Connection, pipe: Connection, job: Callable[[], object], threads: int) -> None:
+    parents.close()  # so that the worker ends when its parent is killed
     torch.set_num_threads(threads)
     torch.set_grad_enabled(False)
     start = _peak()
-    while pipe.recv():
-        result = job()
-        pipe.send((result, (_peak() - start) / 2**20))
+    with contextlib.suppress(EOFError, BrokenPipeError):
+        while pipe.recv():
+            result = job()
+            pipe.send((result, (_peak() - start) / 2**20))
 
 
 def _peak() -> int:
@@ -245,6 +249,19 @@ def once(job: Callable[[], T], threads: int) -> T:
     result = worker.run()
     worker.close()
     return result
+
+
+def beside(job: Callable[[], T]) -> Callable[[], T]:
+    """Begin a job in another process, which may have workers of its own; the result of this waits for it."""
+    context = multiprocessing.get_context("fork")
+    pipe, other = context.Pipe()
+    context.Process(target=_send, args=(other, job)).start()
+    other.close()
+    return pipe.recv
+
+
+def _send(pipe: Connection, job: Callable[[], object]) -> None:
+    pipe.send(job())
 
 
 def median(values: list[float]) -> float:

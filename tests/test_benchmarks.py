@@ -79,8 +79,9 @@ def test_tokens_are_equal_and_no_forward_is_wasted(lines):
 def test_sampling_and_savings(lines):
     assert [line["temperature"] for line in having(lines, "sampling")] == [1.0, 0.0]
     assert all(line["ratio_per_row"] > 0 for line in having(lines, "sampling"))
-    assert [line["shape"] for line in having(lines, "savings")] == ["head-heavy", "head-light"]
-    assert having(lines, "savings")[-1]["head_share_of_flops"] <= 0.07
+    share = {line["shape"]: line["head_share_of_flops"] for line in having(lines, "savings")}
+    assert share.keys() == {"head-heavy", "head-light"}
+    assert share["head-light"] <= 0.07 < share["head-heavy"]
     for line in having(lines, "savings"):
         first = line["first forward of a group"]
         assert first["apart"]["token_forwards"] > first["shared"]["token_forwards"]

@@ -26,7 +26,15 @@ from dare_samplers import (
 )
 from dare_samplers.caches import BlockKV, Dual, Horizon, NoCache, Prefix, Vicinity
 from dare_samplers.guidance import Smoothing
-from dare_samplers.revisers import Levenshtein, RemaskBelow, ReMaskLowest, ReMDM, RunningConfidence, TokenEdit
+from dare_samplers.revisers import (
+    Levenshtein,
+    MultiBlockEdit,
+    RemaskBelow,
+    ReMaskLowest,
+    ReMDM,
+    RunningConfidence,
+    TokenEdit,
+)
 from dare_samplers.rules import Credit, LogitsHook, RepeatPenalty
 from dare_samplers.schedules import Ascending, Bernoulli, DreamBudget, DreamFloor, LinearFront, LinearRound, MaskGit
 from dare_samplers.scorers import (
@@ -126,7 +134,7 @@ IN_BLOCK = [
     RemaskBelow(0.4, SegmentMax(0.6, 0.1)),
 ]
 """Revisers that never touch earlier blocks."""
-ROW_WIDE = [TokenEdit(0.2, 2, "row"), RunningConfidence(MaskGit("linear"))]
+ROW_WIDE = [MultiBlockEdit(0.2, 2), RunningConfidence(MaskGit("linear"))]
 TIMED = [ReMaskLowest(1, 0.5), *(ReMDM(kind, 0.6, 0.9, 0.1) for kind in ("cap", "rescale", "conf", "fb", "loop"))]
 """Revisers that need a number of steps; they keep to the block too."""
 REVISERS = [*IN_BLOCK, *ROW_WIDE, *TIMED]

@@ -15,7 +15,7 @@ from dare_samplers.caches import BlockKV, Dual, Horizon, NoCache, Prefix, Vicini
 from dare_samplers.config import SamplerConfig
 from dare_samplers.guidance import Guidance, Smoothing
 from dare_samplers.layout import Infill
-from dare_samplers.parts import CachePolicy, Slots
+from dare_samplers.parts import CachePolicy
 from dare_samplers.proposers import Categorical, Greedy
 from dare_samplers.revisers import (
     Levenshtein,
@@ -67,7 +67,7 @@ class Strategy:
         pace: schedule steps per 4 slots; None for one commit per step or as many as the selector needs.
         filters: of the proposer.
         block: slots denoised together; None for the whole response where attention is full.
-        sizes: block sizes of 8 slots where attention is full.
+        sizes: block sizes where attention is full, but for the last.
         spans: slots in the middle of the row too.
     """
 
@@ -77,14 +77,6 @@ class Strategy:
     block: int | None = BLOCK
     sizes: tuple[int, ...] = ()
     spans: bool = False
-
-
-@dataclass(frozen=True)
-class NoQuota:
-    """The reviser decides; a step may commit nothing."""
-
-    def quota(self, slots: Slots) -> torch.Tensor:
-        return torch.zeros_like(slots.step)
 
 
 def table(**parts: object) -> dict[str, object]:
@@ -99,7 +91,10 @@ STRATEGIES: dict[str, Strategy] = {
     "bernoulli": Strategy(table(scorer=RandomScore(), schedule=Bernoulli()), pace=2, block=None),
     "dream_entropy": Strategy(
         table(
-            scorer=NegEntropy(), score_law="proposal", schedule=DreamFloor(), record=Record(entropies=True, proposals=True)
+            scorer=NegEntropy(),
+            score_law="proposal",
+            schedule=DreamFloor(),
+            record=Record(entropies=True, proposals=True),
         ),
         pace=2,
         block=None,
@@ -132,15 +127,15 @@ STRATEGIES: dict[str, Strategy] = {
     "rcr": Strategy(
         table(schedule=MaskGit("linear"), reviser=RunningConfidence(MaskGit("linear")), score_law="proposal"), pace=2
     ),
-    "remdm": Strategy(table(reviser=ReMDM("conf", eta=0.8), schedule=NoQuota()), pace=3),
-    "remask_lowest": Strategy(table(reviser=ReMaskLowest(1, 1.0, 1), schedule=NoQuota()), pace=4),
+    "remdm": Strategy(table(reviser=ReMDM("conf", eta=0.8)), pace=3),
+    "remask_lowest": Strategy(table(reviser=ReMaskLowest(1, 1.0, 1)), pace=4),
     "eoser": Strategy(table(scorer=EosScaled(Probability(), 0.1)), pace=2),
     "ascending": Strategy(
-        table(schedule=Ascending(3), scorer=EosScaled(Probability(), 0.01, ramp="ascending", steps=3)), sizes=(3, 5)
+        table(schedule=Ascending(3), scorer=EosScaled(Probability(), 0.01, ramp="ascending", steps=3)), sizes=(3,)
     ),
     "guidance": Strategy(table(guidance=Guidance(0.7)), pace=2),
     "just_grpo": Strategy(table(scorer=PositionScore()), block=1),
-    "infill": Strategy(table(selector=Threshold(0.3)), spans=True),
+    "infill": Strategy(table(selector=Threshold(0.3), stop=LengthStop()), spans=True),
     "all": Strategy(table(selector=All())),
 }
 
@@ -175,7 +170,7 @@ class Cell:
         if not causal and strategy.block is None:
             block = gen_length
         if not causal and strategy.sizes:
-            block = strategy.sizes
+            block = (*strategy.sizes, gen_length - sum(strategy.sizes))
         return SamplerConfig(
             gen_length=gen_length,
             block_length=block,
@@ -219,9 +214,9 @@ def cells(**fixed: object) -> list[Cell]:
     return [cell for cell in (Cell(*row) for row in product(*values)) if why_not(cell) is None]
 
 
-def pairs(row: Sequence[object]) -> set[tuple[int, object, int, object]]:
+def pairs(row: Sequence[object]) -> list[tuple[int, object, int, object]]:
     """Every two values of a row, with the factors they belong to."""
-    return {(i, row[i], j, row[j]) for i, j in combinations(range(len(row)), 2)}
+    return [(i, row[i], j, row[j]) for i, j in combinations(range(len(row)), 2)]
 
 
 def pairwise(rows: Sequence[tuple[object, ...]]) -> list[tuple[object, ...]]:
@@ -287,7 +282,11 @@ class Padded(TinyTransformer):
 @cache
 def padded(attention: str, shift: int, before: int, after: int) -> Padded:
     model = Padded.random(
-        attention=attention, block_length=None if attention == "full" else BLOCK, shift=shift, eos_bias=EOS_BIAS, seed=SEED
+        attention=attention,
+        block_length=None if attention == "full" else BLOCK,
+        shift=shift,
+        eos_bias=EOS_BIAS,
+        seed=SEED,
     )
     model.before, model.after = before, after
     return model
@@ -299,5 +298,3 @@ SEED, EOS_BIAS = 5, 3.0
 def keys_of(rows: Iterable[int]) -> torch.Tensor:
     """A key per prompt, so that a row draws alike wherever it stands."""
     return torch.tensor([101 + row for row in rows])
-
-

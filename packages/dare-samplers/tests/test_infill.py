@@ -11,7 +11,7 @@ from dare_samplers.testing import ToyDenoiser
 TOY = ToyDenoiser.random(eos_bias=-9.0)
 
 
-@settings(max_examples=20)
+@settings(max_examples=12)
 @given(scenes(spans=False))
 def test_slots_at_the_end_are_generation(scene):
     """[24] On the zero grid where the last block ends with the response."""
@@ -31,7 +31,7 @@ def test_slots_at_the_end_are_generation(scene):
     same(out, scene.run(rows))
 
 
-@settings(max_examples=20)
+@settings(max_examples=10)
 @given(scenes())
 def test_every_span_is_filled_block_by_block(scene):
     """[24] Spans are cut into windows; all slots get a token, from left to right, and nothing else changes."""
@@ -48,7 +48,7 @@ def test_every_span_is_filled_block_by_block(scene):
     assert bool((first[:, None] < first)[out.block_id[0][:, None] < out.block_id[0]].all())
 
 
-@settings(max_examples=10)
+@settings(max_examples=5)
 @given(scenes(["toy", "tiny"]))
 def test_what_stands_on_a_slot_does_not_matter(scene):
     blanks = [
@@ -69,8 +69,7 @@ def test_what_stands_on_a_slot_does_not_matter(scene):
 
 def test_both_sides_are_seen():
     config = SamplerConfig(gen_length=2, block_length=2)
-    slots = [False, True, True, False]
-    outs = [generate(TOY, [Infill([1, 0, 0, last], slots)], config) for last in range(2, 10)]
+    outs = [generate(TOY, [Infill([1, 0, 0, last], [False, True, True, False])], config) for last in range(2, 10)]
     assert len({tuple(out.completions[0].tolist()) for out in outs}) > 1
 
 

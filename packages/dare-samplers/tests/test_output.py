@@ -1,8 +1,8 @@
 import pytest
 import torch
 
-from dare_samplers import FILLED, GIVEN, LengthStop, generate, presets
-from dare_samplers.testing import ToyDenoiser
+from dare_samplers import FILLED, GIVEN, Infill, LengthStop, generate, presets
+from dare_samplers.testing import TableDenoiser, ToyDenoiser
 
 TOY = ToyDenoiser.random(eos_bias=3.0)
 PROMPTS = [[1, 2, 3], [4], [5, 6], [7, 8, 9, 10]]
@@ -120,3 +120,16 @@ def test_the_last_block_of_the_zero_grid_is_whole_and_then_cut():
     assert out.terminal_block_end.tolist() == [9, 11]
     assert torch.equal(out.step_map >= 0, out.block_id >= 0)
     assert bool((out.completions[:, 8:] == TOY.pad_id).all())
+
+
+def test_an_end_token_between_given_tokens_ends_nothing():
+    """Only the last span can end a row."""
+    end = TOY.eos_ids[0]
+    table = torch.zeros(8, TOY.vocab_size)
+    table[:, end] = 9.0
+    model = TableDenoiser(table, mask_id=TOY.mask_id, eos_ids=(end,))
+    gap = Infill([1, 0, 0, 2, 0, 0, 0], [False, True, True, False, True, True, True])
+    out = generate(model, [gap], CONFIG)
+    assert out.completions.tolist() == [[end, end, end, 0, 0]]
+    assert out.completion_mask.tolist() == [[True, True, True, False, False]]
+    assert bool((out.step_map >= 0).all())

@@ -48,7 +48,6 @@ def test_b12_left_pads_are_attended():
         same_as_alone(FULL, presets.fast_dllm(8, 4, 0.5, cache=cache))
     for config in (
         presets.d1(8, 4),
-        presets.d_tree_rpo(8, 4, 4),
         presets.dllm_rl(8, 4),
         presets.llada(8, guidance=1.0),
     ):

@@ -243,6 +243,7 @@ def test_b08_threshold_without_forced_progress():
         tokens, p = confidence(model, canvas)
         canvas = torch.where((canvas == 3) & (p >= 0.9), tokens, canvas)
     assert canvas.tolist() == [[3, 3, 3]]
-    out = generate(model, [[]], presets.threshold(3, 3, 0.9))
+    out = generate(model, [[]], presets.threshold(3, 3, 0.9), until_step=9)
+    assert out.finish_reason == ("length",)
     assert out.completions.tolist() == [[0, 0, 0]] and out.nfe == 3
     assert out.step_map.tolist() == [[1, 0, 2]] and set(out.origin[0].tolist()) == {FORCED}

@@ -106,7 +106,7 @@ class Vicinity:
         near = _between(state, start - self.before, end + self.after)
         fresh = (state.block_step == 0) | (state.stored == 0) | (state.step < self.warmup)
         columns = torch.where(fresh.unsqueeze(-1), _all(state), near)
-        return Feed(columns, columns, state.running, _length(state))
+        return Feed(columns, columns, state.running, _length(state), fresh)
 
 
 @dataclass(frozen=True)
@@ -161,7 +161,7 @@ class BlockKV:
         start = torch.where(running, start, last if self.final_commit else stored)
         alone = stored < start
         if self.commit == "fused":
-            alone = alone & (stored == 0)
+            alone = alone & (state.step == 0).unsqueeze(-1)
         alone = alone | ~running
         real = (state.positions >= stored) & (state.positions >= 0)
         columns = real & (state.positions < torch.where(alone, start, end))
@@ -181,9 +181,8 @@ def _refreshed(state: State, refresh: int | None, stored: Tensor, fed: Tensor) -
     fresh = (state.block_step == 0) | (state.stored == 0)
     if refresh is not None:
         fresh = fresh | (state.block_step % refresh == 0)
-    fresh = fresh.unsqueeze(-1)
-    columns = torch.where(fresh, _all(state), fed)
-    return Feed(columns, stored & fresh, state.running, _length(state))
+    columns = torch.where(fresh.unsqueeze(-1), _all(state), fed)
+    return Feed(columns, stored & fresh.unsqueeze(-1), state.running, _length(state), fresh)
 
 
 def _all(state: State) -> Tensor:

@@ -1,7 +1,7 @@
 """One forward call: from what a policy wants fed to logits at the slots."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple, cast
 
 import torch
@@ -25,6 +25,7 @@ class Row(NamedTuple):
     fed: int
     denoise: int
     broken: int
+    refresh: int
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,8 @@ class Plan:
     def read(self, state: State) -> list[Row]:
         """The only place where the loop waits for the device: one small transfer."""
         counts = (self.wanted.sum(-1), self.feed.columns.sum(-1))
-        columns = (state.finish, state.step, *counts, self.feed.denoise, state.broken)
+        refresh = torch.zeros_like(state.broken) if self.feed.refresh is None else self.feed.refresh
+        columns = (state.finish, state.step, *counts, self.feed.denoise, state.broken, refresh)
         table = torch.stack([column.to(torch.int64) for column in columns], -1)
         return [Row(*row) for row in table.tolist()]
 
@@ -59,9 +61,11 @@ def make_plan(model: Denoises, config: SamplerConfig, state: State) -> Plan:
     columns = feed.columns | wanted
     if config.record.proposals:
         wanted = wanted | (state.open & columns & feed.denoise.unsqueeze(-1))
+    context = wanted
     for _ in range(model.left_context):
-        columns = columns | pad(columns[:, 1:], (0, 1))
-    return Plan(Feed(columns, feed.write, feed.denoise, feed.stored), wanted)
+        context = context | pad(context[:, 1:], (0, 1))
+    columns = columns | context
+    return Plan(replace(feed, columns=columns), wanted)
 
 
 def take(mask: Tensor, width: int, *, left: bool = False) -> tuple[Tensor, Tensor]:

@@ -145,17 +145,22 @@ def _steps(
     """Change `state` forward by forward, and yield what each wrote: all of it with `watch` or a reviser."""
     while True:
         plan = make_plan(model, config, state)
-        table = [_due(row, until_step) for row in plan.read(state)]
+        table = plan.read(state)
         check_broken(table)
+        table = _due(table, until_step, wait=config.layout != "packed")
         if not any(row.fed for row in table):
             return
         yield _step(model, config, state, plan, table, watch=watch)
 
 
-def _due(row: Row, until_step: int | None) -> Row:
-    """The row, with nothing to feed where it has had all steps that were asked for."""
-    late = until_step is not None and row.finish == RUNNING and row.step >= until_step
-    return row._replace(wanted=0, fed=0, denoise=0) if late else row
+def _due(table: list[Row], until_step: int | None, *, wait: bool) -> list[Row]:
+    """The rows, with nothing to feed where one has had all its steps, or waits to be fed whole with the others."""
+    late = [until_step is not None and row.finish == RUNNING and row.step >= until_step for row in table]
+    some = any(row.fed and not row.refresh for row, over in zip(table, late, strict=True) if not over)
+    return [
+        row._replace(wanted=0, fed=0, denoise=0) if over or (wait and some and row.refresh) else row
+        for row, over in zip(table, late, strict=True)
+    ]
 
 
 def _step(

@@ -47,7 +47,8 @@ class SamplerOutput:
         sequences: int64 `[B, T]`, final canvases with everything that was sampled, also after an end token.
         valid: bool `[B, T]`, False on pads and on slots filled after a row had stopped.
         prompt_mask: bool `[B, T]`, the given tokens.
-        completions: int64 `[B, G]`, the response up to its first end token and `gen_length`, then pads.
+        completions: int64 `[B, G]`, the response up to `gen_length` and the first end token without given tokens after,
+            then pads.
         completion_mask: bool `[B, G]`, sampled and not after the first end token, which is included.
         step_map: int32 `[B, G]`, 0-based step of the final write of a slot, counted per row; -1 = never sampled.
         first_step_map: int32 `[B, G]`, step of the first write.
@@ -203,7 +204,7 @@ def collect(state: State, model: Denoises, config: SamplerConfig) -> SamplerOutp
 
     tokens, step_map = response(state.tokens, model.pad_id), response(trace.step_map, -1)
     sampled = step_map >= 0
-    ends = is_any(tokens, model.eos_ids) & sampled
+    ends = is_any(tokens, model.eos_ids) & sampled & response(state.trailing, fill=False)
     inside = torch.arange(tokens.shape[1], device=tokens.device) < _asked(state)
     kept = sampled & inside & ((ends.cumsum(-1) - ends.long()) == 0)
     first, writes = _counts(state, step_map)

@@ -195,12 +195,15 @@ class Feed:
         write: bool `[B, T]`, of these, keys and values to store; None without a cache.
         denoise: bool `[B]`, rows whose window is denoised by this forward; the others only store.
         stored: int64 `[B]`, what `State.stored` is after it.
+        refresh: bool `[B]`, rows that are fed whole where others feed a window. They wait until all rows do, since one
+            whole row would pad all the others; on the packed layout, which has no padding, nobody waits.
     """
 
     columns: Tensor
     write: Tensor | None
     denoise: Tensor
     stored: Tensor
+    refresh: Tensor | None = None
 
 
 @runtime_checkable
@@ -242,7 +245,10 @@ class Remembers(Protocol):
         ...
 
     def recall(self, logits: Logits, slots: Slots, memory: Tensor) -> tuple[Logits, Tensor]:
-        """New logits, and the new memory, from the one that the last step left: float64 `[b, N, M]`, zeros at first."""
+        """New logits, and the new memory, from the one that the last step left: `[b, N, M]`, zeros at first.
+
+        The memory has the precision of the logits, which holds integers up to 2^24.
+        """
         ...
 
 

@@ -121,6 +121,12 @@ class State:
         return self.trace.step_map >= 0
 
     @property
+    def trailing(self) -> Tensor:
+        """bool `[B, T]`, columns that no given token follows: only there an end token ends the row."""
+        given = (self.positions >= 0) & (self.block < 0)
+        return given.flip(-1).cumsum(-1).flip(-1) == 0
+
+    @property
     def window(self) -> Tensor:
         """bool `[B, T]`, open slots of the current block and of those before it."""
         return self.open & (self.block <= self.row_block.unsqueeze(-1))

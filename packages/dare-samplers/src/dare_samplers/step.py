@@ -120,7 +120,7 @@ def _with_rules(config: SamplerConfig, state: State, place: Place, slots: Slots,
         name = f"rule {number}"
         if name not in state.memory:
             shape = (*state.tokens.shape, rule.width(max(config.sizes)))
-            state.memory[name] = torch.zeros(shape, dtype=torch.float64, device=state.tokens.device)
+            state.memory[name] = logits.values.new_zeros(shape)
         logits, memory = rule.recall(logits, slots, place.at(state.memory[name]))
         _keep(state.memory[name], place, slots.open, memory)
     return logits

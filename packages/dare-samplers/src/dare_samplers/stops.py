@@ -17,7 +17,7 @@ class EosStop:
     """Stop once an end token was committed and no open slot precedes it.
 
     The text up to the first end token is the one of a full decode; what follows is filled with the pad id. A model
-    without end tokens never stops early.
+    without end tokens never stops early, and between given tokens (`Infill`) an end token is one like others.
 
     Args:
         within: `block` stops at the end of a block, so that all of its slots are sampled; `token` as soon as every slot
@@ -36,7 +36,7 @@ class EosStop:
     def done(self, state: State, eos_ids: Sequence[int], ended: Tensor) -> Tensor:
         """bool `[B]`."""
         ends = is_any(state.tokens, eos_ids if self.ids is None else self.ids) & (state.trace.step_map >= 0)
-        found = (ends & (state.open.cumsum(-1) == 0)).any(-1)
+        found = (ends & state.trailing & (state.open.cumsum(-1) == 0)).any(-1)
         return found if self.within == "token" else found & ended
 
 
