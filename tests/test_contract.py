@@ -1,5 +1,6 @@
 """Every model family is a denoiser for dare-samplers and a score for dare-objectives, and both see the same model."""
 
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -8,6 +9,7 @@ import torch
 import dare_models
 import dare_objectives
 import dare_samplers
+from dare_objectives.testing import with_records
 from dare_train.batching import collate
 
 PROMPTS = ["42>", "7>", "90125>"]
@@ -59,15 +61,16 @@ def test_a_family_scores_what_it_sampled_as_it_sampled_it(lm: dare_models.Diffus
 @pytest.mark.parametrize("name", dare_objectives.names())
 def test_a_family_learns_by_every_objective(lm: dare_models.DiffusionLM, name: str) -> None:
     objective = dare_objectives.get(name)
-    batch = as_batch(lm, decode(lm, [0, 1, 2], steps=2, temperature=1.0))
+    batch = with_records(as_batch(lm, decode(lm, [0, 1, 2], steps=2, temperature=1.0)), objective.needs)
     plan = objective.plan(batch)
     score = partial(lm.score, gather=dare_objectives.gather_logp)
     scored = dare_objectives.evaluate(score, plan)
     one_by_one = dare_objectives.evaluate(score, plan, streams=1)
     torch.testing.assert_close(scored.logp, one_by_one.logp, rtol=0, atol=1e-10)
-    old, ref = (scored.logp.detach() - 0.1 if need in objective.needs else None for need in ("old", "ref"))
-    coefficients = objective.prepare(batch, plan, torch.tensor([1.0, 0.0, 0.5]), scored.logp.detach())
-    loss, _ = objective.loss(scored, plan, coefficients, old=old, ref=ref)
+    fixed = {need: scored.logp.detach() - 0.1 for need in ("old", "ref") if need in objective.needs}
+    rewards = torch.tensor([1.0, 0.0, 0.5])
+    coefficients = objective.prepare(replace(batch, **fixed), plan, rewards, scored.logp.detach())
+    loss, _ = objective.loss(scored, plan, coefficients, **fixed)
     loss.backward()
     assert all(parameter.grad is not None for parameter in lm.module.parameters())
     assert any(bool(parameter.grad.any()) for parameter in lm.module.parameters())

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import dare_objectives as do
 
@@ -129,6 +130,91 @@ def test_no_rows_and_frozen_factors():
     assert bool(gradient.isfinite().all())
 
 
+@pytest.mark.wheel
+@pytest.mark.parametrize("chunk", [None, 1, 4])
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"bias": _numbers(V, seed=2), "temperature": 0.6}, {"support": SUPPORT}],
+    ids=["plain", "bias", "support"],
+)
+def test_top_k_of_the_same_rows(chunk, options):
+    hidden, weight, labels = _inputs()
+    labels = torch.where(options.get("support", torch.ones(V, dtype=torch.bool))[labels], labels, 0)
+    found = do.gather_logp(hidden, weight, labels, chunk=chunk, want=("topk:3", "entropy"), **options)
+    logits = (hidden @ weight.T + options.get("bias", 0)) / options.get("temperature", 1.0)
+    logits = logits.masked_fill(~options.get("support", torch.ones(V, dtype=torch.bool)), -torch.inf)
+    top, ids = logits.log_softmax(-1).topk(3)
+    assert found.topk is not None
+    assert found.topk_ids is not None
+    assert found.entropy is not None
+    assert torch.equal(found.topk_ids, ids)
+    assert torch.allclose(found.topk, top, rtol=0, atol=1e-12)
+    logp, entropy = _dense(hidden, weight, labels, **options)
+    on_logp, on_entropy, on_top = _numbers(N, seed=3), _numbers(N, seed=4), _numbers(N, 3, seed=5)
+    gradients = [
+        torch.autograd.grad((on_logp * one).sum() + (on_entropy * two).sum() + (on_top * three).sum(), (hidden, weight))
+        for one, two, three in ((found.logp, found.entropy, found.topk), (logp, entropy, top))
+    ]
+    for one, other in zip(*gradients, strict=True):
+        assert torch.allclose(one, other, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("want", [(), ("entropy",), ("topk:2",), ("entropy", "topk:4")])
+def test_gradcheck(want):
+    """Numerical derivatives, of hidden, weight and bias; the likeliest tokens are far enough apart not to swap."""
+    hidden, weight, bias = _numbers(5, 3).requires_grad_(), _numbers(7, 3, seed=1).requires_grad_(), _numbers(7, seed=2)
+    labels = torch.tensor([[0, 1], [1, 1], [6, 2], [3, 3], [4, 0]])
+
+    def values(hidden, weight, bias):
+        found = do.gather_logp(hidden, weight, labels, bias=bias, temperature=0.7, want=want, chunk=2)
+        return tuple(x for x in found[:3] if x is not None)
+
+    assert torch.autograd.gradcheck(values, (hidden, weight, bias.requires_grad_()))
+
+
+def test_top_k_alone_has_a_gradient_and_few_allowed_tokens_leave_minus_infinity():
+    hidden, weight, labels = _inputs()
+    support = torch.arange(V) < 2
+    found = do.gather_logp(hidden, weight, labels % 2, support=support, want=("topk:3",))
+    assert found.topk is not None
+    assert found.topk_ids is not None
+    assert bool((found.topk[:, 2] == -torch.inf).all())
+    assert bool((found.topk_ids[:, :2].sort(1).values == torch.arange(2)).all())
+    (gradient,) = torch.autograd.grad(found.topk[:, 0].sum(), hidden)
+    assert bool(gradient.isfinite().all())
+    assert bool(gradient.any())
+
+
+class _LargestAnywhere(TorchDispatchMode):
+    """The largest tensor that any kernel returns, those inside other operations and of the backward pass included."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.numel = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        for value in result if isinstance(result, tuple | list) else (result,):
+            if isinstance(value, torch.Tensor):
+                self.numel = max(self.numel, value.numel())
+        return result
+
+
+@pytest.mark.wheel
+@pytest.mark.parametrize("want", [(), ("entropy",), ("topk:3",), ("entropy", "topk:3")])
+def test_no_kernel_makes_more_than_a_chunk_of_logits(want):
+    rows, vocab, chunk = 64, 500, 4
+    hidden, weight = _numbers(rows, 2).requires_grad_(), _numbers(vocab, 2).requires_grad_()
+    with _LargestAnywhere() as seen:
+        found = do.gather_logp(hidden, weight, torch.arange(rows), chunk=chunk, want=want)
+        torch.stack([x.sum() for x in found[:3] if x is not None]).sum().backward()
+    assert seen.numel == chunk * vocab
+    assert weight.grad is not None
+    with _LargestAnywhere() as dense:
+        _dense(hidden, weight, torch.arange(rows))[0].sum().backward()
+    assert dense.numel == rows * vocab
+
+
 class _Largest(TorchFunctionMode):
     """The largest tensor that any operation produces, in the forward and in the backward pass."""
 
@@ -178,6 +264,10 @@ def test_global_generator_is_untouched():
     [
         ({"temperature": 0.0}, "`temperature`: expected a number above 0, got 0.0"),
         ({"want": ("entropi",)}, "did you mean 'entropy'"),
+        ({"want": ("topk",)}, "did you mean 'topk:K'"),
+        ({"want": ("topk:0",)}, "expected a count of at least 1 after 'topk:', got '0'"),
+        ({"want": ("topk:2", "topk:5")}, "expected one 'topk:K', got .'topk:2', 'topk:5'."),
+        ({"want": ("topk:30",)}, "expected K of 'topk:K' up to V = 29, got 30"),
         ({"support": torch.ones(V)}, "`support`: expected torch.bool"),
         ({"bias": torch.ones(V + 1)}, "`bias`: expected shape"),
         ({"weight": torch.zeros(V, D)}, "`hidden`: expected the dtype of `weight`"),

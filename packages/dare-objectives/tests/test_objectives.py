@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import dare_objectives as do
-from dare_objectives.testing import ToyWorld, objective_conformance, toy_batch
+from dare_objectives.testing import ToyWorld, objective_conformance, toy_batch, with_records
 
 VARIANTS = [
     ("diffu_grpo", {"clip_low": 0.5, "clip_high": 0.5, "beta": 0.04}),
@@ -18,12 +18,16 @@ VARIANTS = [
     ("coupled_grpo", {"rate_low": 0.5, "rate_high": 0.5}),
     ("masked_sft", {"streams": 3, "normaliser": "token", "eps": 0.1}),
 ]
+OTHER_BOUND = {"d_tree_rpo", "d_tree_rpo_dare_compat", "spg", "tracerl_critic"}
+"""Another bound for negative advantages, a distillation term, a regression: no REINFORCE gradient."""
+KL_TO_OLD = {"random_mask", "tracerl", "tracerl_value", "unigrpo"}
+"""A divergence from the old policy: rows of advantage 0 have a loss."""
 
 
 @pytest.mark.wheel
 @pytest.mark.parametrize("name", do.names())
 def test_conformance(name):
-    objective_conformance(do.get(name))
+    objective_conformance(do.get(name), reinforce=name not in OTHER_BOUND)
 
 
 @pytest.mark.parametrize(("name", "options"), VARIANTS)
@@ -118,7 +122,7 @@ def test_a_factory_by_module_and_name(monkeypatch):
     ("name", "options", "message"),
     [
         ("difu_grpo", {}, "unknown objective 'difu_grpo'; did you mean 'diffu_grpo'?"),
-        ("nothing_like_it_at_all", {}, "known: coupled_grpo"),
+        ("nothing_like_it_at_all", {}, "known: .*coupled_grpo"),
         ("diffu_grpo", {"clip_hi": 0.2}, "unknown option of diffu_grpo 'clip_hi'; did you mean 'clip_high'?"),
         ("diffu_grpo", {"advantage": "centre"}, "did you mean 'center'?"),
         ("diffu_grpo", {"clip_low": 1.5}, "`clip_low`: expected a number in"),
@@ -143,6 +147,7 @@ def test_needs_and_pickling():
     batch = toy_batch()
     for name in do.names():
         objective = pickle.loads(pickle.dumps(do.get(name)))
+        batch = with_records(batch, objective.needs)
         assert torch.equal(objective.plan(batch).inputs, do.get(name).plan(batch).inputs)
 
 
@@ -199,18 +204,25 @@ def test_old_and_reference_from_a_pass_of_their_own(name):
 @pytest.mark.parametrize("name", do.names())
 def test_rows_of_weight_zero_may_be_left_out(name):
     """Leaving out the rows that the objective gives weight 0 changes neither the loss nor the gradient."""
-    objective, batch, world = do.get(name), toy_batch(), ToyWorld.random(7, 5)
+    objective, world = do.get(name), ToyWorld.random(7, 5)
+    batch = with_records(toy_batch(), objective.needs)
     plan = objective.plan(batch)
     rewards = None if objective.advantage is None else torch.tensor([1.0, 1.0, 1.0, 0.0, 1.0, 1.0])
-    coefficients = objective.prepare(batch, plan, rewards)
+    logp = do.evaluate(world.score, plan).logp.detach()
+    fixed = {need: logp - 0.1 for need in ("old", "ref") if need in objective.needs}
+    coefficients = objective.prepare(replace(batch, **fixed), plan, rewards, logp)
     computed = coefficients.row_weight.nonzero().flatten()
-    assert len(computed) == (6 if rewards is None else 3)
+    everywhere = rewards is None or {"old", "ref"} <= objective.needs or name in KL_TO_OLD
+    everywhere = everywhere or bool(objective.needs & {"states", "value"})  # rewards of their own, a critic
+    assert len(computed) == (6 if everywhere else 3)
 
     def gradient(rows, coefficients):
-        loss, _ = objective.loss(do.evaluate(world.score, plan[rows]), plan[rows], coefficients[rows])
+        given = {need: value[rows] for need, value in fixed.items()}
+        loss, _ = objective.loss(do.evaluate(world.score, plan[rows]), plan[rows], coefficients[rows], **given)
         return loss.detach(), *torch.autograd.grad(loss, world.parameters)
 
-    everything = coefficients if rewards is None else replace(coefficients, row_weight=torch.ones(6))
+    weight = coefficients.row_weight
+    everything = replace(coefficients, row_weight=torch.where(weight == 0, 1.0, weight))
     for few, all_rows in zip(gradient(computed, coefficients), gradient(torch.arange(6), everything), strict=True):
         torch.testing.assert_close(few, all_rows, rtol=1e-12, atol=1e-12)
 

@@ -13,9 +13,16 @@ from dare_objectives.testing import toy_batch
 PLANS = {
     "bernoulli": lambda batch: do.bernoulli(batch, eps=1e-3, streams=2),
     "bernoulli per block": lambda batch: do.bernoulli(batch, per="block", low=0.2),
+    "bernoulli spread": lambda batch: do.bernoulli(batch, low=0.1, high=0.9, streams=3, spread=True),
+    "bernoulli_antithetic": lambda batch: do.bernoulli_antithetic(batch, low=1e-3, streams=2),
+    "bernoulli_complementary": lambda batch: do.bernoulli_complementary(batch, low=0.1, high=0.9, pairs=2),
+    "bernoulli_nonempty": lambda batch: do.bernoulli_nonempty(batch, streams=2),
+    "block_suffix": lambda batch: do.block_suffix(batch, draws=3, context=0.4, min_t=0.2, max_t=0.9),
+    "per_block_count": lambda batch: do.per_block_count(batch, 2),
     "full_response": lambda batch: do.full_response(batch, prompt_mask=0.5),
     "coupled": do.coupled,
     "count_stratified": lambda batch: do.count_stratified(batch, 3),
+    "count_stratified_llada_compat": lambda batch: do.count_stratified_llada_compat(batch, 3),
     "count_complementary": lambda batch: do.count_complementary(batch, 2),
 }
 every_plan = pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
@@ -171,6 +178,17 @@ def test_counted_positions_are_uniform():
     assert all(_close_to(float(part), 0.25, rows) for part in counts)
 
 
+def test_counts_of_the_compat_plan_are_uneven_and_those_of_the_default_are_not():
+    """L = 40, n = 16: rounding half to even draws some counts three times as often as others."""
+    batch = _many(6000, response=40)
+    counts = [
+        plan(batch, 16).target.sum(2).flatten() for plan in (do.count_stratified, do.count_stratified_llada_compat)
+    ]
+    even, uneven = (torch.bincount(count, minlength=41)[1:] / 6000 for count in counts)
+    assert all(abs(float(part) - 0.4) < 4.5 * (0.4 / 6000) ** 0.5 for part in even)
+    assert float(uneven.max()) > 2.5 * float(uneven.min())
+
+
 @pytest.mark.parametrize(
     ("make", "word"),
     [
@@ -178,6 +196,9 @@ def test_counted_positions_are_uniform():
         (lambda batch: do.bernoulli(batch, eps=2.0), "eps"),
         (lambda batch: do.coupled(batch, low=0.0), "low"),
         (lambda batch: do.full_response(batch, prompt_mask=15), "prompt_mask"),
+        (lambda batch: do.bernoulli_antithetic(batch, high=1.5), "high"),
+        (lambda batch: do.block_suffix(batch, context=-0.1), "context"),
+        (lambda batch: do.block_suffix(batch, min_t=0.9, max_t=0.5), "min_t"),
     ],
 )
 def test_rates_out_of_range_are_refused(make, word):
@@ -193,6 +214,12 @@ def test_rates_out_of_range_are_refused(make, word):
         (lambda count: do.masked_sft(streams=count), "streams"),
         (lambda count: do.count_stratified(toy_batch(), count), "draws"),
         (lambda count: do.count_complementary(toy_batch(), count), "pairs"),
+        (lambda count: do.bernoulli_complementary(toy_batch(), pairs=count), "pairs"),
+        (lambda count: do.bernoulli_nonempty(toy_batch(), tries=count), "tries"),
+        (lambda count: do.bernoulli_antithetic(toy_batch(), streams=count), "streams"),
+        (lambda count: do.per_block_count(toy_batch(), count), "draws"),
+        (lambda count: do.block_suffix(toy_batch(), draws=count), "draws"),
+        (lambda count: do.left_to_right(toy_batch(), count), "chunk"),
     ],
 )
 def test_counts_below_one_are_refused(make, word, count):

@@ -79,6 +79,10 @@ def test_blocks_of_spans():
     config = SamplerConfig(gen_length=8, block_length=2, stop=LengthStop())
     assert generate(TOY, [row], config).block_id.tolist() == [[0, 0, 1, 2, 2, 3, 3]]
     assert generate(TOY, [row], config.replace(grid="zero")).block_id.tolist() == [[0, 1, 1, 2, 3, 3, 4]]
+    gap = Infill([0] * 3, [True, False, True])
+    for grid in ("prompt", "zero"):
+        wide = config.replace(block_length=8, grid=grid)
+        assert generate(TOY, [gap], wide).block_id.tolist() == [[0, 1]]
 
 
 def test_steps_are_planned_for_each_block():

@@ -28,7 +28,7 @@ from dare_samplers.schedules import LinearFront
 from dare_samplers.selectors import SoftTopK
 from dare_samplers.trace import REOPENED
 
-sizes = st.integers(1, 24)
+counts = st.integers(1, 24)
 
 
 def given_tokens(scene: Scene, row: int) -> list[int]:
@@ -92,7 +92,7 @@ def test_it_ends_in_time(scene):
 
 
 @settings(max_examples=60)
-@given(st.sampled_from([*SCHEDULES, *EMPTY]), st.sampled_from([TopK(), SoftTopK(0.3)]), sizes, st.integers(1, 30))
+@given(st.sampled_from([*SCHEDULES, *EMPTY]), st.sampled_from([TopK(), SoftTopK(0.3)]), counts, st.integers(1, 30))
 def test_quotas_add_up(slots, schedule, selector, masks, steps):
     """[5] Every mask is taken, by exactly min(quota, masks left) at each step, for steps above and below the masks."""
     left, clock, forwards = torch.ones(1, masks, dtype=torch.bool), 0, 0
@@ -221,6 +221,8 @@ def test_stopping_and_going_on_changes_nothing(scene, stops):
     out = scene.run(until_step=0)
     for stop in sorted(stops):
         out = generate(scene.model, config=scene.config, state=out.state, until_step=stop)
+        assert bool((out.row_nfe <= stop).all())
+        assert bool(((out.row_nfe == stop) | torch.tensor([reason != "steps" for reason in out.finish_reason])).all())
     same(generate(scene.model, config=scene.config, state=out.state), scene.run())
 
 

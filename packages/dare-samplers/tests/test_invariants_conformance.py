@@ -3,7 +3,6 @@
 import pytest
 from arbitrary import (
     BLOCK_KV,
-    EMPTY,
     IN_BLOCK,
     PROPOSERS,
     ROW_WIDE,
@@ -22,7 +21,7 @@ from dare_samplers import Greedy, Guidance, NoCache, SamplerConfig, Threshold
 from dare_samplers.revisers import RunningConfidence
 from dare_samplers.testing import sampler_conformance
 
-SMALL = SamplerConfig(gen_length=6, block_length=3)
+SMALL = SamplerConfig(gen_length=4, block_length=2)
 PLANNED = SMALL.replace(steps=4)
 
 
@@ -35,17 +34,21 @@ def part_of(reviser) -> SamplerConfig:
     return SMALL.replace(reviser=reviser, selector=Threshold(0.4))
 
 
+def one_of_each(parts):
+    """The first of every class; the others, and empty steps, which the kit calls a waste, are in test_invariants.py."""
+    return list({type(part): part for part in reversed(parts)}.values())
+
+
 PARTS = [
-    *SELECTORS,
-    *SCORERS,
-    *PROPOSERS,
+    *one_of_each(SELECTORS),
+    *one_of_each(SCORERS),
+    *PROPOSERS[::2],
     *(rule for rules in RULES for rule in rules),
-    *STOPS,
-    *STALE,
-    NoCache(),
-    *(PLANNED.replace(schedule=schedule) for schedule in [*SCHEDULES, *EMPTY]),
-    *(part_of(reviser) for reviser in [*IN_BLOCK, *ROW_WIDE, *TIMED]),
-    *(SMALL.replace(grid="zero", cache=cache) for cache in BLOCK_KV),
+    *one_of_each(STOPS),
+    *one_of_each([NoCache(), *STALE]),
+    *(PLANNED.replace(schedule=schedule) for schedule in one_of_each(SCHEDULES)),
+    *(part_of(reviser) for reviser in one_of_each([*IN_BLOCK, *ROW_WIDE, *TIMED])),
+    *(SMALL.replace(grid="zero", cache=cache) for cache in BLOCK_KV[::2]),
     SMALL.replace(guidance=Guidance(0.5)),
 ]
 
@@ -62,7 +65,7 @@ def test_every_part_conforms(part):
     sampler_conformance(part)
 
 
-@settings(max_examples=5)
+@settings(max_examples=4)
 @given(scenes(["toy", "toy_causal"]))
 def test_every_combination_conforms(scene):
     sampler_conformance(scene.config.replace(smoothing=None, proposer=Greedy()))

@@ -44,7 +44,7 @@ def test_an_edit_that_nothing_is_sure_of_is_none(scene, kind, tau):
         assert int(asked.row_nfe[row]) == int(plain.row_nfe[row]) + decoded
 
 
-@settings(max_examples=15)
+@settings(max_examples=8)
 @given(scenes(["toy", "toy_causal"], revisers=[]), st.sampled_from([0.0, 0.3]), st.integers(0, 3))
 def test_levenshtein_without_control_tokens_is_token_edit(scene, tau, post):
     """[23]"""
@@ -102,17 +102,17 @@ def two_steps(law: torch.Tensor) -> torch.Tensor:
     return total
 
 
-@settings(max_examples=2)
+@settings(max_examples=1)
 @given(st.integers(0, 10_000))
 def test_remdm_without_remasking_is_mdlm(seed):
     """[23] The same law, that of two steps of the process: chi-square over all 27 outcomes, 26 degrees of freedom."""
     law = torch.rand(3, 3, 3, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) ** 2 + 0.02
     law = law / law.sum()
-    rows, model = 4000, JointDenoiser(law)
+    rows, model = 2500, JointDenoiser(law)
     expected = rows * two_steps(law).flatten()
     for config in (
         presets.mdlm(3, 2, eps=0.0),
-        *(presets.remdm(3, 2, kind, eta=0.0, top_p=None) for kind in ("cap", "rescale", "conf")),
+        *(presets.remdm(3, 2, kind, eta=0.0, top_p=None) for kind in ("cap", "conf")),
     ):
         out = generate(model, [[]] * rows, config, keys=seed)
         cell = (out.completions * torch.tensor([9, 3, 1])).sum(-1)

@@ -45,6 +45,7 @@ def test_bad_sft_settings(sft_config: Callable[..., SftConfig], override: str, e
         ("update.minibatches=3", r"`update.minibatches`=3 does not divide `rollout.prompts`=2"),
         ("objective.name=masked_sft", r"takes no reward; use `dare-train sft`"),
         ("objective.options.clip_lo=0.1", r"clip_low"),
+        ("objective={name: mdpo}", r"'mdpo' needs states, which rollouts do not record; .* old, ref, step_map"),
         ("rewards=[]", r"`rewards` is empty"),
         ("rewards=[{source: task, weight: .nan}]", r"`rewards.0.weight`: .*finite"),
     ],
@@ -53,6 +54,11 @@ def test_bad_rl_settings(rl_config: Callable[..., RlConfig], override: str, expe
     with pytest.raises(ConfigError, match=expected) as caught:
         rl_config(override)
     assert "\n" not in str(caught.value)
+
+
+def test_pairs_are_prepared_for_each_step(rl_config: Callable[..., RlConfig]) -> None:
+    with pytest.raises(ConfigError, match=r"`update.iterations`=1 and `update.minibatches`=1"):
+        rl_config("objective={name: vrpo}", "update.iterations=2")
 
 
 def test_unknown_recipe_names_the_nearest() -> None:

@@ -50,6 +50,18 @@ def test_rl_does_not_depend_on_the_split(rl_config: Callable[..., RlConfig], obj
     assert largest_difference(whole, split) < 1e-12
 
 
+@pytest.mark.parametrize("objective", ["cj_grpo", "espo", "vrpo", "wd1", "unigrpo"])
+def test_objectives_that_couple_more_do_not_depend_on_the_split_either(
+    rl_config: Callable[..., RlConfig], objective: str
+) -> None:
+    """Trajectories, bounds of sequences with a reference, pairs, a softmax over the group, a divergence from old."""
+    options = steady(f"objective={{name: {objective}}}")
+    whole = run(rl_config(*options, "run.name=whole", "update.micro_batch=8"))
+    split = run(rl_config(*options, "run.name=split", "update.micro_batch=3", "rollout.batch=5"))
+    assert largest_difference(whole, split) < 1e-12
+    assert any(row["opt/grad_norm"] > 0 for row in read_metrics(whole.path))
+
+
 def test_repeated_run_is_bit_equal_and_touches_no_global_generator(rl_config: Callable[..., RlConfig]) -> None:
     first = run(rl_config("run.name=first"))
     torch.manual_seed(99)

@@ -9,26 +9,48 @@ from torch.nn import functional
 
 from dare_objectives._errors import expect, suggest
 
-__all__ = ["WANTS", "Gathered", "at_least_float32", "check_wants", "gather_logp", "pick_logp"]
+__all__ = ["WANTS", "Gathered", "at_least_float32", "check_wants", "gather_logp", "pick_logp", "topk_wanted"]
 
-WANTS: Final = ("entropy",)
-"""What a score can be asked for besides log-probs."""
+WANTS: Final = ("entropy", "topk:K")
+"""What a score can be asked for besides log-probs; K is a number, as in `"topk:8"`."""
 
 _CHUNK_ELEMENTS: Final = 1 << 25
 
 
 class Gathered(NamedTuple):
-    """Log-probs with the shape of `labels`, and the entropies `[N]` if wanted."""
+    """Values at N rows.
+
+    Args:
+        logp: log-probs, with the shape of `labels`.
+        entropy: `[N]` if wanted.
+        topk: `[N, K]` the K largest log-probs, in falling order, if wanted.
+        topk_ids: int64 `[N, K]`, their tokens; equal log-probs stand in any order.
+    """
 
     logp: Tensor
     entropy: Tensor | None = None
+    topk: Tensor | None = None
+    topk_ids: Tensor | None = None
 
 
 def check_wants(want: tuple[str, ...]) -> None:
     """Refuse an unknown word in `want`."""
     for word in want:
-        if word not in WANTS:
-            raise ValueError(suggest("`want`", word, WANTS))
+        name, colon, count = word.partition(":")
+        if word != "entropy" and not (name == "topk" and count.isdecimal() and int(count) > 0):
+            hint = f"; expected a count of at least 1 after 'topk:', got {count!r}" if name == "topk" and colon else ""
+            raise ValueError(suggest("`want`", word, WANTS) + hint)
+    if len(many := [word for word in want if word != "entropy"]) > 1:
+        raise ValueError(f"`want`: expected one 'topk:K', got {many}; take the largest")
+
+
+def topk_wanted(want: tuple[str, ...]) -> int:
+    """K of `"topk:K"`; 0 where `want` has none.
+
+    >>> topk_wanted(("entropy", "topk:8")), topk_wanted(())
+    (8, 0)
+    """
+    return max((int(word.removeprefix("topk:")) for word in want if word != "entropy"), default=0)
 
 
 def at_least_float32(x: Tensor) -> Tensor:
@@ -38,10 +60,12 @@ def at_least_float32(x: Tensor) -> Tensor:
 
 def pick_logp(
     logits: Tensor, labels: Tensor, temperature: float, support: Tensor | None, want: tuple[str, ...]
-) -> tuple[Tensor, Tensor | None]:
-    """Log-probs of `labels [N, C]` (and entropies `[N]`) from `logits [N, V]`."""
+) -> Gathered:
+    """Log-probs of `labels [N, C]` from `logits [N, V]`, and what else is wanted of the same rows."""
     logp = _log_softmax(logits, temperature, support)
-    return logp.gather(-1, labels), _entropy(logp, support) if "entropy" in want else None
+    count = topk_wanted(want)
+    top, ids = logp.topk(count) if count else (None, None)
+    return Gathered(logp.gather(-1, labels), _entropy(logp, support) if "entropy" in want else None, top, ids)
 
 
 def _log_softmax(logits: Tensor, temperature: float, support: Tensor | None) -> Tensor:
@@ -78,20 +102,22 @@ def gather_logp(
         bias: `[V]` or None.
         temperature: divides the logits, > 0.
         support: bool `[V]`, allowed tokens; all others have probability 0. None = all allowed.
-        want: `("entropy",)` for the entropies too.
+        want: `"entropy"` for the entropies, `"topk:K"` for the K largest log-probs of each row and their tokens.
         chunk: rows at once; default: as many as give 2**25 logits.
 
     Returns:
-        `Gathered(logp, entropy)`.
+        `Gathered(logp, entropy, topk, topk_ids)`; all but the ids have gradients.
 
     Raises:
-        ValueError: for other shapes or dtypes, a temperature of 0 or less, or an unknown word in `want`.
+        ValueError: for other shapes or dtypes, a temperature of 0 or less, an unknown word in `want`, or K > V.
 
     >>> gather_logp(torch.eye(2), torch.eye(2), torch.tensor([0, 0])).logp
     tensor([-0.3133, -1.3133])
     """
     _check(hidden, weight, labels, bias, support)
     check_wants(want)
+    if topk_wanted(want) > weight.shape[0]:
+        raise ValueError(f"`want`: expected K of 'topk:K' up to V = {weight.shape[0]}, got {topk_wanted(want)}")
     if not temperature > 0:
         raise ValueError(f"`temperature`: expected a number above 0, got {temperature!r}")
     rows = max(1, _CHUNK_ELEMENTS // weight.shape[0]) if chunk is None else chunk
@@ -101,8 +127,8 @@ def gather_logp(
     factors = (hidden.to(kind), weight.to(kind), None if bias is None else bias.to(kind))
     columns = labels if labels.ndim == 2 else labels[:, None]
     with torch.autocast(hidden.device.type, enabled=False):
-        logp, entropy = _Chunked.apply(*factors, columns, temperature, support, want, rows)
-    return Gathered(logp.reshape(labels.shape), entropy)
+        logp, *others = _Chunked.apply(*factors, columns, temperature, support, want, rows)
+    return Gathered(logp.reshape(labels.shape), *others)
 
 
 def _product_dtype(hidden: Tensor, weight: Tensor) -> torch.dtype:
@@ -139,21 +165,27 @@ class _Chunked(Function):
         support: Tensor | None,
         want: tuple[str, ...],
         rows: int,
-    ) -> tuple[Tensor, Tensor | None]:
-        """Log-probs `[N, C]` and, if wanted, entropies `[N]`."""
-        ctx.save_for_backward(hidden, weight, bias, labels, support)
-        ctx.options = (temperature, rows)
-        pairs = [
+    ) -> tuple[Tensor | None, ...]:
+        """The fields of `Gathered`, with log-probs `[N, C]`."""
+        parts = [
             pick_logp(functional.linear(states, weight, bias), wanted, temperature, support, want)
             for states, wanted in zip(hidden.split(rows), labels.split(rows), strict=True)
         ]
-        entropies = [entropy for _, entropy in pairs if entropy is not None]
-        return torch.cat([logp for logp, _ in pairs]), torch.cat(entropies) if entropies else None
+        logp, entropy, top, ids = (None if part[0] is None else torch.cat(part) for part in zip(*parts, strict=True))
+        if ids is not None:
+            ctx.mark_non_differentiable(ids)
+        ctx.save_for_backward(hidden, weight, bias, labels if ids is None else torch.cat([labels, ids], 1), support)
+        ctx.options = (temperature, rows)
+        return logp, entropy, top, ids
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Any) -> tuple[Tensor | None, ...]:
-        """Gradients of hidden, weight and bias, those of weight and bias summed in float32 or better."""
-        on_logp, on_entropy = grad_outputs
+        """Gradients of hidden, weight and bias, those of weight and bias summed in float32 or better.
+
+        The tokens of the top K are labels like others here.
+        """
+        on_logp, on_entropy, on_top, _ = grad_outputs
+        on_logp = on_logp if on_top is None else torch.cat([on_logp, on_top], 1)
         hidden, weight, bias, labels, support = ctx.saved_tensors
         temperature, rows = ctx.options
         exact = torch.promote_types(weight.dtype, torch.float32)

@@ -1,7 +1,7 @@
 """The objective: plain data that a trainer can run without knowing its name."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
 import torch
@@ -23,6 +23,7 @@ __all__ = [
     "Objective",
     "Planner",
     "Prepare",
+    "active_streams",
     "at_least_one",
 ]
 
@@ -42,12 +43,16 @@ class Coefficients:
         row_weight: `[B]`, factor of each row's loss; a row of weight 0 has none and needs no forward.
         normaliser: 0-d, divides the loss; at least 1.
         metrics: statistics of the whole batch.
+        token_weight: factor of each log-prob's share of the loss, `[B, K, S]` (or `[B, K, S, C]`) or what broadcasts to
+            it, such as `[B, K, 1]` for streams; None = 1. Streams without a weight need no forward
+            (`active_streams`).
     """
 
     advantage: Tensor
     row_weight: Tensor
     normaliser: Tensor
     metrics: Mapping[str, Mean | Max] = field(default_factory=dict)
+    token_weight: Tensor | None = None
 
     def __post_init__(self) -> None:
         """Check shapes, dtypes and values."""
@@ -115,6 +120,8 @@ class Objective:
         loss: (log-probs, plan rows, coefficient rows, old=, ref=) -> (loss, metrics), on any rows.
         needs: subset of `NEEDS`.
         on_policy_shortcut: with one update per rollout, `old` may be left out (the detached new log-probs serve).
+        detached: whether `prepare` reads the log-probs of all rows: this policy's as `detached`, and the reference's as
+            `batch.ref` if that is needed. They are taken anew for every optimiser step.
 
     Raises:
         ValueError: for an unknown need.
@@ -128,12 +135,29 @@ class Objective:
     loss: Loss
     needs: frozenset[str] = frozenset()
     on_policy_shortcut: bool = True
+    detached: bool = False
 
     def __post_init__(self) -> None:
         """Check shapes, dtypes and values."""
         for need in self.needs:
             if need not in NEEDS:
                 raise ValueError(suggest("need", need, NEEDS))
+
+
+def active_streams(plan: Plan, coefficients: Coefficients) -> Plan:
+    """The plan without the targets of streams that have no weight in the loss: nothing of them needs a forward.
+
+    Args:
+        plan: B sequences in K streams.
+        coefficients: of the same rows.
+
+    Returns:
+        Plan of K streams; it gives the same loss.
+    """
+    if coefficients.token_weight is None:
+        return plan
+    keep = (coefficients.token_weight != 0).flatten(2).any(2)[:, :, None]
+    return replace(plan, target=plan.target & keep, weight=torch.where(keep, plan.weight, 0.0))
 
 
 def at_least_one(count: Tensor) -> Tensor:

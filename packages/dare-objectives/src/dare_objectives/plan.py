@@ -1,6 +1,6 @@
 """The plan: what a model sees, which positions are scored, against what, with what weight."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -10,7 +10,7 @@ from dare_objectives._rows import Rows, select_rows
 from dare_objectives.batch import Batch
 from dare_objectives.gather import check_wants
 
-__all__ = ["Plan", "mask_plan"]
+__all__ = ["Plan", "mask_plan", "unweighted"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,3 +102,8 @@ def mask_plan(batch: Batch, masked: Tensor, weight: Tensor, *, target: Tensor | 
         valid=batch.valid,
         blocks=batch.blocks,
     )
+
+
+def unweighted(plan: Plan) -> Plan:
+    """The same plan with weight 1 at every target, for losses that leave 1/t out."""
+    return replace(plan, weight=plan.target.to(plan.weight.dtype))

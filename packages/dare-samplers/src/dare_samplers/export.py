@@ -1,9 +1,12 @@
 """Trajectories as JSON lines: everything that happened to every row, readable without torch."""
 
 import json
+import math
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
+
+from torch import Tensor
 
 from dare_samplers.output import SamplerOutput
 
@@ -17,7 +20,8 @@ def write_trajectories(
 
     The objects have the keys `row`, `prompt` (ids left and right of the slots are one list), `slots` (columns of the
     response), `completion`, `finish`, `nfe`, `events` (lists `[step, position, old, new, log p, score, kind]`, from
-    which the row can be replayed), with `decode` also `text`; and `config`, the strategy.
+    which the row can be replayed; a score without a number in JSON, such as -inf, is null), with `decode` also `text`;
+    and `config`, the strategy.
 
     Args:
         out: what `generate` returned.
@@ -32,12 +36,18 @@ def write_trajectories(
     try:
         with part.open("w", encoding="utf-8") as file:
             for row in range(len(out.state)):
-                file.write(json.dumps(_row(out, row, decode), ensure_ascii=False) + "\n")
+                file.write(json.dumps(_row(out, row, decode), ensure_ascii=False, allow_nan=False) + "\n")
             file.flush()
             os.fsync(file.fileno())
         part.replace(target)
     finally:
         part.unlink(missing_ok=True)
+
+
+def _numbers(column: Tensor) -> list[float | None]:
+    """The values of a column, None where JSON has no word for one."""
+    values: list[float] = column.tolist()
+    return [value if math.isfinite(value) else None for value in values]
 
 
 def _row(out: SamplerOutput, row: int, decode: Callable[[Sequence[int]], str] | None) -> dict[str, object]:
@@ -53,7 +63,7 @@ def _row(out: SamplerOutput, row: int, decode: Callable[[Sequence[int]], str] | 
         "completion": completion,
         "finish": out.finish_reason[row],
         "nfe": int(out.row_nfe[row]),
-        "events": [list(event) for event in zip(*(column[here].tolist() for column in columns), strict=True)],
+        "events": [list(event) for event in zip(*(_numbers(column[here]) for column in columns), strict=True)],
         "config": repr(out.config),
     }
     if decode is not None:

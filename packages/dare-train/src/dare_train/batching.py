@@ -19,6 +19,7 @@ def collate(
     block_length: int,
     pad_id: int,
     mask_id: int,
+    step_maps: Sequence[Sequence[int]] | None = None,
 ) -> Batch:
     """Right-padded batch `[prompt; response; pad]`.
 
@@ -30,6 +31,7 @@ def collate(
         block_length: positions of a response block; the prompt is block 0, response blocks count from 1.
         pad_id: id of padding.
         mask_id: id of the mask token.
+        step_maps: per row the step at which each response token was committed, for objectives of trajectories.
     """
     width = max(len(p) + len(r) for p, r in zip(prompts, responses, strict=True))
     shape = (len(prompts), width)
@@ -39,6 +41,11 @@ def collate(
     for row, (prompt, response) in enumerate(zip(prompts, responses, strict=True)):
         ids = [*prompt, *response]
         tokens[row, : len(ids)] = torch.tensor(ids, dtype=torch.int64)
+    steps = None if step_maps is None else torch.full(shape, -1, dtype=torch.int32)
+    for row, values in enumerate(step_maps or ()):
+        if steps is not None:
+            begin = len(prompts[row])
+            steps[row, begin : begin + len(values)] = torch.tensor(values, dtype=torch.int32)
     column = torch.arange(width)[None]
     valid = column < ends
     blocks = torch.where(column < starts, 0, 1 + (column - starts).div(block_length, rounding_mode="floor"))
@@ -50,6 +57,7 @@ def collate(
         keys=keys,
         group=torch.as_tensor(group, dtype=torch.int64, device=keys.device),
         mask_id=mask_id,
+        step_map=None if steps is None else steps.to(keys.device),
     )
 
 

@@ -268,6 +268,10 @@ class SftConfig(Common):
         return self
 
 
+RECORDED = frozenset({"old", "ref", "step_map"})
+"""What a rollout of this trainer can give an objective beyond tokens and rewards."""
+
+
 class RlConfig(Common):
     """Reinforcement learning with verifiable rewards."""
 
@@ -281,6 +285,16 @@ class RlConfig(Common):
         objective = self.objective.build()
         if objective.advantage is None:
             raise ValueError(f"objective {self.objective.name!r} takes no reward; use `dare-train sft`")
+        if missing := sorted(objective.needs - RECORDED):
+            raise ValueError(
+                f"objective {self.objective.name!r} needs {', '.join(missing)}, which rollouts do not record; choose "
+                f"one that needs no more than {', '.join(sorted(RECORDED))}"
+            )
+        if objective.detached and self.update.iterations * self.update.minibatches > 1:
+            raise ValueError(
+                f"objective {self.objective.name!r} prepares anew for each optimiser step; use "
+                "`update.iterations`=1 and `update.minibatches`=1"
+            )
         if self.rollout.n < 2:
             raise ValueError(f"`rollout.n`={self.rollout.n} leaves nothing to compare with in a group; use 2 or more")
         if self.rollout.prompts % self.update.minibatches:

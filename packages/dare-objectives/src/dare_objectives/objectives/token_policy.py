@@ -20,13 +20,14 @@ from dare_objectives.score import Scored, logp_of
 
 __all__ = ["AdvantageName", "advantage_named", "clipped_loss", "group_coefficients", "token_policy"]
 
-AdvantageName = Literal["center", "group_normalize", "leave_one_out"]
+AdvantageName = Literal["center", "group_normalize", "leave_one_out", "population_normalize"]
 """The group advantages an option can name."""
 
 _ADVANTAGES: Final[Mapping[str, Advantage]] = {
     "center": center,
     "group_normalize": group_normalize,
     "leave_one_out": leave_one_out,
+    "population_normalize": partial(group_normalize, correction=0, eps=1e-12),
 }
 
 

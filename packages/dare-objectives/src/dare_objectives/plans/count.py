@@ -1,18 +1,15 @@
 """Masks of a given number of tokens."""
 
-from typing import Final
-
 import torch
 from torch import Tensor
 
 from dare_objectives._errors import expect_count
+from dare_objectives._order import INT63, Grid, choose
 from dare_objectives.batch import Batch
 from dare_objectives.keyed import PURPOSES, fold
 from dare_objectives.plan import Plan, mask_plan
 
-__all__ = ["count_complementary", "count_stratified", "spread_counts"]
-
-_INT63: Final = (1 << 63) - 1
+__all__ = ["count_complementary", "count_stratified", "count_stratified_llada_compat", "spread_counts"]
 
 
 def count_stratified(batch: Batch, draws: int = 1) -> Plan:
@@ -31,6 +28,27 @@ def count_stratified(batch: Batch, draws: int = 1) -> Plan:
     expect_count("draws", draws)
     length = batch.lengths[:, None]
     count = 1 + spread_counts(_first(batch.keys, length), length, draws)
+    return mask_plan(batch, _choose(batch, count), (length / count)[:, :, None])
+
+
+def count_stratified_llada_compat(batch: Batch, draws: int = 1) -> Plan:
+    """`count_stratified` with the counts of LLaDA's evaluation code: 1 + (round(k_0 + j L/n) - 1) mod L, half to even.
+
+    To compare numbers only. Where j L/n ends in 1/2 some counts are drawn up to three times as often as others
+    (L = 40, n = 16), so the mean is not the evidence lower bound.
+
+    Args:
+        batch: B sequences.
+        draws: K = n >= 1 draws per row.
+
+    Returns:
+        Plan of n streams.
+    """
+    expect_count("draws", draws)
+    length = batch.lengths[:, None]
+    first = 1 + _first(batch.keys, length)
+    offset = torch.arange(draws, device=first.device) * length.double() / draws
+    count = 1 + ((first + offset).round().long() - 1) % length.clamp(min=1)
     return mask_plan(batch, _choose(batch, count), (length / count)[:, :, None])
 
 
@@ -75,12 +93,10 @@ def spread_counts(first: Tensor, size: Tensor, draws: int) -> Tensor:
 
 
 def _first(keys: Tensor, size: Tensor) -> Tensor:
-    return (fold(keys, PURPOSES["level"]) & _INT63)[:, None] % size.clamp(min=1)
+    return (fold(keys, PURPOSES["level"]) & INT63)[:, None] % size.clamp(min=1)
 
 
 def _choose(batch: Batch, count: Tensor) -> Tensor:
     """bool `[B, K, S]`: `count` random maskable positions of each row and stream."""
-    stream = torch.arange(count.shape[1], device=count.device)[None, :, None]
-    order = fold(batch.keys[:, None, None], PURPOSES["mask"], stream, batch.columns) & (_INT63 >> 1)
-    rank = order.masked_fill(~batch.maskable[:, None], _INT63).argsort(-1).argsort(-1)
-    return batch.maskable[:, None] & (rank < count[:, :, None])
+    whole = Grid(batch.maskable.long() - 1, batch.lengths[:, None], torch.zeros_like(batch.lengths)[:, None])
+    return choose(batch, whole, count[:, :, None])

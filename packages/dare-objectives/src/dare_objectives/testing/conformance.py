@@ -12,8 +12,10 @@ from dare_objectives.batch import Batch
 from dare_objectives.keyed import row_keys, uniform
 from dare_objectives.metrics import Metrics, merge_metrics
 from dare_objectives.objective import Coefficients, Objective
+from dare_objectives.objectives.sequence_policy import SequenceCoefficients
 from dare_objectives.plan import Plan
 from dare_objectives.score import evaluate
+from dare_objectives.testing.rollouts import with_records
 from dare_objectives.testing.world import ToyWorld
 
 __all__ = ["objective_conformance", "toy_batch"]
@@ -51,14 +53,15 @@ def objective_conformance(
 
     Args:
         objective: the objective under test.
-        batch: a batch with whatever the objective needs; default `toy_batch()`, which has old and ref at most.
+        batch: default `toy_batch()`; rollout records that the objective needs and the batch lacks are made up.
         world: the model, with at least as many positions and tokens; default: one that fits the batch.
-        reinforce: whether -advantage x row_weight x d(sum of estimator) / normaliser is the gradient on policy.
+        reinforce: whether -advantage x row_weight x d(sum of estimator) / normaliser is the gradient on policy (over
+            the row's `length` and times `token_weight` as well, where the coefficients have them).
 
     Raises:
         AssertionError: naming the property that fails.
     """
-    batch = toy_batch() if batch is None else batch
+    batch = with_records(toy_batch() if batch is None else batch, objective.needs)
     world = ToyWorld.random(batch.tokens.shape[1], batch.mask_id) if world is None else world
     case = _case(objective, batch, world)
     _check_plan(objective, batch)
@@ -87,10 +90,16 @@ def _case(objective: Objective, batch: Batch, world: ToyWorld, rewards: Tensor |
         rewards = uniform(batch.keys, "eval", dtype=torch.float64)
     plan = objective.plan(batch)
     logp = evaluate(world.score, plan).logp.detach()
-    column = torch.arange(logp.shape[2])
-    noise = [uniform(batch.keys[:, None, None], "eval", i, column, dtype=torch.float64) - 0.5 for i in (1, 2)]
-    coefficients = objective.prepare(batch, plan, rewards, logp)
-    return _Case(objective, world, batch, rewards, plan, logp + noise[0] / 3, logp + noise[1] / 3, coefficients)
+    noise = [_like(uniform(batch.keys[:, None], "eval", i, batch.columns, dtype=torch.float64), logp) for i in (1, 2)]
+    known = {"old": logp + (noise[0] - 0.5) / 3, "ref": logp + (noise[1] - 0.5) / 3}
+    given = replace(batch, **{name: x for name, x in known.items() if name in objective.needs})
+    coefficients = objective.prepare(given, plan, rewards, logp)
+    return _Case(objective, world, batch, rewards, plan, known["old"], known["ref"], coefficients)
+
+
+def _like(x: Tensor, logp: Tensor) -> Tensor:
+    """Numbers `[B, S]` as an array against log-probs `[B, K, S]` or `[B, K, S, C]`."""
+    return x[:, None] if logp.ndim == 3 else x[:, None, :, None]
 
 
 def _loss(
@@ -140,8 +149,27 @@ def _same_run(what: str, found: _Run, wanted: _Run) -> None:
 
 
 def _equal_plans(what: str, found: Plan, wanted: Plan) -> None:
-    for name in ("inputs", "target", "labels", "weight"):
-        assert torch.equal(getattr(found, name), getattr(wanted, name)), f"{what}: the plans' `{name}` differ"
+    used = max(_used_streams(found), _used_streams(wanted))
+    for name in ("inputs", "target", "weight"):
+        one, other = getattr(found, name)[:, :used], getattr(wanted, name)[:, :used]
+        assert torch.equal(one, other), f"{what}: the plans' `{name}` differ"
+    one, other = _labels(found)[:, :used], _labels(wanted)[:, :used]
+    common = min(one.shape[3], other.shape[3])
+    clean = wanted.clean[:, None, :, None]
+    spare = torch.cat([one[..., common:], other[..., common:]], 3)
+    same = torch.equal(one[..., :common], other[..., :common]) and bool((spare == clean).all())
+    assert same, f"{what}: the plans' `labels` differ"
+
+
+def _labels(plan: Plan) -> Tensor:
+    """Labels `[B, K, S, C]`; where another row of the batch needs more of them, the spare ones are clean tokens."""
+    return plan.labels if plan.labels.ndim == 4 else plan.labels[..., None]
+
+
+def _used_streams(plan: Plan) -> int:
+    """Streams without the empty ones at the end, which a batch has more of if another row needs more streams."""
+    used = plan.target.any(2).any(0).nonzero()
+    return int(used[-1]) + 1 if len(used) else 0
 
 
 def _check_plan(objective: Objective, batch: Batch) -> None:
@@ -160,9 +188,10 @@ def _check_plan(objective: Objective, batch: Batch) -> None:
 
 def _check_decoys(case: _Case) -> None:
     logp = evaluate(case.world.score, case.plan).logp.detach()
+    on = case.plan.target if logp.ndim == 3 else case.plan.target[..., None]
     for decoy in (-7.0, float("nan")):
-        given = torch.where(case.plan.target, logp, decoy).requires_grad_()
-        old, ref = (torch.where(case.plan.target, x, decoy) for x in (case.old, case.ref))
+        given = torch.where(on, logp, decoy).requires_grad_()
+        old, ref = (torch.where(on, x, decoy) for x in (case.old, case.ref))
         loss, _ = _loss(case, given, old=old, ref=ref)
         (gradient,) = torch.autograd.grad(loss, given)
         _same("loss with decoys off target", loss.detach(), _loss(case, logp)[0])
@@ -181,11 +210,26 @@ def _check_on_policy(case: _Case, *, reinforce: bool) -> None:
     if not reinforce:
         return
     (gradient,) = torch.autograd.grad(loss, logp)
-    estimate = case.objective.estimator(logp, case.plan)
-    advantage, weight = case.coefficients.advantage.double(), case.coefficients.row_weight.double()
-    factor = advantage * weight / case.coefficients.normaliser
-    surrogate = -(factor * estimate.flatten(1).sum(1) if estimate.ndim > 1 else factor * estimate).sum()
+    surrogate = -_reinforce(case.coefficients, case.objective.estimator(logp, case.plan))
     _same("gradient on policy", gradient, torch.autograd.grad(surrogate, logp)[0])
+
+
+def _reinforce(coefficients: Coefficients, estimate: Tensor) -> Tensor:
+    """Sum over rows of advantage x row weight x estimate / normaliser, term by term where the advantage has terms."""
+    weight = coefficients.row_weight.double() / coefficients.normaliser
+    if isinstance(coefficients, SequenceCoefficients):
+        weight = weight / coefficients.length
+    if coefficients.token_weight is not None:
+        estimate = estimate * coefficients.token_weight
+    return (weight * _rows(_against(coefficients.advantage.double(), estimate) * estimate)).sum()
+
+
+def _against(x: Tensor, like: Tensor) -> Tensor:
+    return x[(...,) + (None,) * (like.ndim - x.ndim)]
+
+
+def _rows(x: Tensor) -> Tensor:
+    return x.flatten(1).sum(1) if x.ndim > 1 else x
 
 
 def _check_partition(case: _Case) -> None:
@@ -212,7 +256,19 @@ def _pad(batch: Batch, columns: int) -> Batch:
     padded = {name: functional.pad(getattr(batch, name), (0, columns), value=value) for name, value in fill.items()}
     if batch.step_map is not None:
         padded["step_map"] = functional.pad(batch.step_map, (0, columns), value=-1)
-    return replace(batch, **padded)
+    records = {name: getattr(batch, name) for name in ("states", "tree", "value")}
+    known = {name: record.padded(columns, batch.mask_id) for name, record in records.items() if record is not None}
+    return replace(batch, **padded, **known)
+
+
+def _same_rewards(batch: Batch) -> Batch:
+    """The batch with equal rewards in its records."""
+    states, tree = batch.states, batch.tree
+    if states is not None:
+        states = replace(states, rewards=torch.full_like(states.rewards, 0.1))
+    if tree is not None:
+        tree = replace(tree, reward=torch.full_like(tree.reward, 0.1))
+    return replace(batch, states=states, tree=tree)
 
 
 def _check_degenerate(objective: Objective, batch: Batch, world: ToyWorld) -> None:
@@ -220,7 +276,7 @@ def _check_degenerate(objective: Objective, batch: Batch, world: ToyWorld) -> No
     first_empty = replace(batch, maskable=batch.maskable & (torch.arange(len(batch)) > 0)[:, None])
     ones = torch.ones(len(batch), dtype=torch.float64)
     cases = {
-        "equal rewards": _case(objective, batch, world, ones * 0.1),
+        "equal rewards": _case(objective, _same_rewards(batch), world, ones * 0.1),
         "one row": _case(objective, batch[:1], world, ones[:1]),
         "one row without maskable tokens": _case(objective, first_empty, world),
         "no maskable token at all": _case(objective, nothing, world),

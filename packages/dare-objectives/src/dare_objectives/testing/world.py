@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from dare_objectives.keyed import make_key, uniform
-from dare_objectives.score import Score, from_logits
+from dare_objectives.score import Score, Scored, as_scored, from_logits
 
-__all__ = ["ToyWorld", "all_masks", "any_order_nll"]
+__all__ = ["BlockWorld", "ToyWorld", "all_masks", "any_order_nll", "block_causal"]
 
 
 class ToyWorld:
@@ -43,7 +43,7 @@ class ToyWorld:
 
     @property
     def score(self) -> Score:
-        """The world as a score function."""
+        """The world as a score function with full attention."""
         return from_logits(self.logits)
 
     def logits(self, ids: Tensor, valid: Tensor | None = None) -> Tensor:
@@ -61,6 +61,72 @@ class ToyWorld:
         masks = all_masks(len(answer))
         logp = self.logits(answer.masked_fill(masks, self.mask_id)).log_softmax(-1)
         return torch.where(masks, logp.gather(-1, answer.expand_as(masks)[..., None]).squeeze(-1), 0.0)
+
+
+class BlockWorld(ToyWorld):
+    """The same world behind block-causal attention, for plans of block-diffusion models."""
+
+    @property
+    def score(self) -> Score:
+        """The world as a block-causal score function."""
+        return block_causal(super().score, self.mask_id)
+
+
+def block_causal(score: Score, mask_id: int) -> Score:
+    """A block-causal score function made of one with full attention.
+
+    Block b of a stream is scored in a context of its own: the clean tokens before it, its own tokens as the stream has
+    them, mask tokens after it. That is what a model sees through [noisy; clean] attention: nothing of the other noisy
+    blocks, nothing clean from its own block on.
+
+    Args:
+        score: any score function; it is called with one stream for each block of each stream.
+        mask_id: the mask token.
+
+    Returns:
+        A `Score`.
+    """
+
+    def blockwise(
+        inputs: Tensor,
+        clean: Tensor,
+        target: Tensor,
+        labels: Tensor,
+        valid: Tensor,
+        blocks: Tensor,
+        *,
+        want: tuple[str, ...] = (),
+        temperature: float = 1.0,
+        support: Tensor | None = None,
+        streams: int | None = None,
+    ) -> Scored:
+        own = blocks[blocks >= 0].unique()[None, None, :, None]  # [1, 1, N, 1], against [B, K, 1, S]
+        grid = blocks[:, None, None].long()
+        context = torch.where(grid < own, clean[:, None, None], inputs[:, :, None])
+        context = torch.where(grid > own, mask_id, context)
+        number = own.shape[2]
+        at = target[:, :, None] & (grid == own)
+        answer = score(
+            context.flatten(1, 2),
+            clean,
+            at.flatten(1, 2),
+            labels.repeat_interleave(number, 1),
+            valid,
+            blocks,
+            want=want,
+            temperature=temperature,
+            support=support,
+            streams=streams,
+        )
+        return as_scored(answer).map(lambda x: _own_block(x, at))
+
+    return blockwise
+
+
+def _own_block(values: Tensor, at: Tensor) -> Tensor:
+    """From `[B, K N, S, ...]` the value of each target, `at [B, K, N, S]`, in the context of its own block."""
+    parts = values.unflatten(1, at.shape[1:3])
+    return torch.where(at if parts.ndim == 4 else at[..., None], parts, 0).sum(2)
 
 
 def all_masks(length: int) -> Tensor:

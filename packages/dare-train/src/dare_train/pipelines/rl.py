@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from dare_models import DiffusionLM
-from dare_objectives import Batch
+from dare_objectives import Batch, active_streams
 from dare_objectives.keyed import fold, row_keys
 
 from ..batching import collate
@@ -117,6 +117,7 @@ class RlPipeline:
             block_length=self._config.rollout.decode.block_length,
             pad_id=spec.pad_token_id,
             mask_id=spec.mask_token_id,
+            step_maps=[r.step_map for r in rollouts] if "step_map" in self._objective.needs else None,
         )
 
     def _updates(self, batch: Batch, keys: Tensor, scores: Tensor) -> list[Update]:
@@ -136,10 +137,18 @@ class RlPipeline:
 
     def _update(self, batch: Batch, scores: Tensor, needs_old: bool) -> Update:
         plan = self._objective.plan(batch)
-        coefficients = self._objective.prepare(batch, plan, scores)
+        needs_ref = "ref" in self._objective.needs
+        ref, detached = None, None
+        if self._objective.detached:
+            every = torch.arange(len(batch), device=scores.device)
+            ref = self.optimiser.score_reference(plan, every) if needs_ref else None
+            detached = self.optimiser.score(plan, every)
+        coefficients = self._objective.prepare(replace(batch, ref=ref), plan, scores, detached)
+        plan = active_streams(plan, coefficients)
         rows = coefficients.row_weight.nonzero().flatten()
-        old = self.optimiser.score(plan, rows) if needs_old else None
-        ref = self.optimiser.score_reference(plan, rows) if "ref" in self._objective.needs else None
+        old = self.optimiser.score(plan, rows) if needs_old and "old" in self._objective.needs else None
+        if needs_ref and ref is None:
+            ref = self.optimiser.score_reference(plan, rows)
         return Update(plan, coefficients, rows, old, ref)
 
 
