@@ -184,11 +184,11 @@ class Worker(Generic[T]):
     The parent must not have used more than one thread in torch before.
     """
 
-    def __init__(self, job: Callable[[], T], threads: int) -> None:
-        """Fork; nothing runs yet."""
+    def __init__(self, job: Callable[[], T], threads: int, warm: Callable[[], object] | None = None) -> None:
+        """Fork; nothing runs yet but `warm`, whose memory belongs to what the process had at its start."""
         context = multiprocessing.get_context("fork")
         self._pipe, other = context.Pipe()
-        self._process = context.Process(target=_serve, args=(self._pipe, other, job, threads), daemon=True)
+        self._process = context.Process(target=_serve, args=(self._pipe, other, job, threads, warm), daemon=True)
         self._process.start()
         other.close()
         self.peak = 0.0
@@ -206,10 +206,18 @@ class Worker(Generic[T]):
         self._process.join()
 
 
-def _serve(parents: Connection, pipe: Connection, job: Callable[[], object], threads: int) -> None:
+def _serve(
+    parents: Connection,
+    pipe: Connection,
+    job: Callable[[], object],
+    threads: int,
+    warm: Callable[[], object] | None,
+) -> None:
     parents.close()  # so that the worker ends when its parent is killed
     torch.set_num_threads(threads)
     torch.set_grad_enabled(False)
+    if warm is not None:
+        warm()
     start = _peak()
     with contextlib.suppress(EOFError, BrokenPipeError):
         while pipe.recv():
@@ -223,13 +231,24 @@ def _peak() -> int:
     return size if sys.platform == "darwin" else size * 1024
 
 
-def in_turn(jobs: Sequence[Callable[[], T]], threads: int, seconds: float) -> list[tuple[list[T], float]]:
+def in_turn(
+    jobs: Sequence[Callable[[], T]],
+    threads: int,
+    seconds: float,
+    warm: Sequence[Callable[[], object] | None] | None = None,
+) -> list[tuple[list[T], float]]:
     """Run jobs in turn, each in a worker of its own, up to three rounds or until `seconds` are spent.
+
+    Args:
+        jobs: what is measured.
+        threads: of torch in each worker.
+        seconds: no further round begins that would end later.
+        warm: for each job what its worker does before it is measured.
 
     Returns:
         For each job its results, and its peak memory in MB.
     """
-    workers = [Worker(job, threads) for job in jobs]
+    workers = [Worker(job, threads, first) for job, first in zip(jobs, warm or [None] * len(jobs), strict=True)]
     results: list[list[T]] = [[] for _ in jobs]
     begin = time.perf_counter()
     for rounds in range(1, 4):

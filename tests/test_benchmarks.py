@@ -1,4 +1,4 @@
-"""The benchmark runs, and its lines hold what they promise; no word about times."""
+"""The benchmarks run, and their lines hold what they promise; no word about times."""
 
 import json
 import subprocess
@@ -6,6 +6,8 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from dare_objectives import names as objective_names
 
 ROOT = Path(__file__).parents[1]
 COSTS = {
@@ -85,3 +87,32 @@ def test_sampling_and_savings(lines):
     for line in having(lines, "savings"):
         first = line["first forward of a group"]
         assert first["apart"]["token_forwards"] > first["shared"]["token_forwards"]
+
+
+@pytest.fixture(scope="module")
+def updates():
+    command = [sys.executable, str(ROOT / "benchmarks" / "objectives.py"), "--quick"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def test_objectives_have_lines(updates):
+    found = {line["objective"] for line in having(updates, "objective")}
+    assert {"vrpo", "espo", "ebpo", "bgpo"} <= found <= set(objective_names())
+    assert {"machine", "shape", "head_share_of_flops"} <= updates[0].keys()
+
+
+def test_updates_agree_with_full_logits(updates):
+    for line in having(updates, "objective"):
+        assert line["difference"]["gradient"] < 1e-5 and line["difference"]["loss"] < 1e-3, line
+    found = updates[-1]["requirements"]
+    assert found["none_aborted"] and found["equal_losses"] and found["equal_gradients"]
+
+
+def test_forwards_are_those_of_the_way(updates):
+    for line in having(updates, "objective"):
+        twice = line["way"] == "replay" or line["objective"] == "vrpo"
+        assert line["baseline"]["forwards"] == line["streams"]
+        assert line["forwards"] == line["streams"] * (2 if twice else 1), line["objective"]
+        assert line["analytic"]["baseline_gb"] > line["analytic"]["ours_gb"]

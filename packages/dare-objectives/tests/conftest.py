@@ -64,6 +64,24 @@ def check(tensor):
 
 
 @pytest.fixture(scope="session")
+def golden_toy():
+    """The denoiser of the golden likelihoods, `net(ids, valid) -> logits`, full attention, right padding.
+
+    m_i = sum_j K[j - i + R] * E[x_j] (elementwise), logits_i = tanh(Q_i + m_i) H + b, in float64.
+    """
+    weights = {name: value.double() for name, value in torch.load(_GOLDEN / "toy.pt", weights_only=True).items()}
+
+    def net(ids: Tensor, valid: Tensor) -> Tensor:
+        place = torch.arange(ids.shape[1])
+        kernel = weights["kernel"][place - place[:, None] + len(weights["position"])]
+        seen = weights["embed"][ids] * valid[..., None]
+        state = torch.tanh(weights["position"][: ids.shape[1]] + torch.einsum("ijd,njd->nid", kernel, seen))
+        return state @ weights["head"] + weights["bias"]
+
+    return net
+
+
+@pytest.fixture(scope="session")
 def make_batch():
     """A batch around maskable positions: everything up to the last maskable column is valid."""
 

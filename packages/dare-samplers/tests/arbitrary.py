@@ -260,16 +260,22 @@ def scene_of(
     return Scene(name, config, rows, random.randrange(100))
 
 
+@st.composite
 def scenes(
-    models: Sequence[str] = MODELS, revisers: Sequence[Reviser] = REVISERS, *, spans: bool = True, least: int = 0
-) -> st.SearchStrategy[Scene]:
+    draw,
+    models: Sequence[str] = MODELS,
+    revisers: Sequence[Reviser] = REVISERS,
+    *,
+    spans: bool = True,
+    least: int = 0,
+) -> Scene:
     """Any model with any strategy that it can run, at a small size.
 
-    Drawn uniformly from a seed: choices that Hypothesis makes one by one hardly differ within twenty examples. Instead
-    of shrinking a failure, it shows all of it.
+    Drawn uniformly from a seed: choices that Hypothesis makes one by one hardly differ within twenty examples. A
+    failure is shown whole instead of shrunk.
     """
-    seeds = st.integers(0, 2**32)
-    return seeds.map(lambda seed: scene_of(Random(seed), models, revisers, spans=spans, least=least))
+    seed = draw(st.integers(0, 2**32))
+    return scene_of(Random(seed), models, revisers, spans=spans, least=least)
 
 
 WHOLE = ("completions", "completion_mask", "step_map", "first_step_map", "n_writes", "block_id", "block_step", "origin")

@@ -38,7 +38,7 @@ def given_tokens(scene: Scene, row: int) -> list[int]:
     return [token for token, slot in zip(prompt.tokens, prompt.writable, strict=True) if not slot]
 
 
-@settings(max_examples=24)
+@settings(max_examples=20)
 @given(scenes())
 def test_given_tokens_stay_and_every_slot_is_filled(scene):
     """[1, 2, 3] Given tokens as they were, with the mask id among them; no slot left open; the mask never written."""
@@ -157,7 +157,7 @@ def test_left_to_right_is_left_to_right(scene, selector):
         assert bool((steps.diff() >= 0).all())
 
 
-@settings(max_examples=14)
+@settings(max_examples=10)
 @given(scenes(), st.randoms(use_true_random=False), st.sampled_from(LAYOUTS))
 def test_a_row_depends_on_nothing_but_itself(scene, random, layout):
     """[10] Batch peers, their order, padding and layout: ids and steps exactly, at any temperature."""
@@ -214,7 +214,7 @@ def test_canvases_are_the_history(scene):
             assert sum(len(one) for one in steps) == len(set().union(*steps))
 
 
-@settings(max_examples=14)
+@settings(max_examples=11)
 @given(scenes(), st.lists(st.integers(0, 9), min_size=1, max_size=3))
 def test_stopping_and_going_on_changes_nothing(scene, stops):
     """[20] With any reviser and cache, any number of times."""

@@ -65,7 +65,7 @@ def test_every_part_conforms(part):
     sampler_conformance(part)
 
 
-@settings(max_examples=4)
+@settings(max_examples=3)
 @given(scenes(["toy", "toy_causal"]))
 def test_every_combination_conforms(scene):
     sampler_conformance(scene.config.replace(smoothing=None, proposer=Greedy()))

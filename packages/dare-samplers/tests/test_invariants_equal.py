@@ -125,7 +125,7 @@ def test_adaptive_selectors_at_their_ends_in_a_decode(scene):
             assert facts(one, row)["canvas"] == facts(other, row)["canvas"]
 
 
-@settings(max_examples=9)
+@settings(max_examples=7)
 @given(scenes(BETA))
 def test_caches_that_renew_everything_are_none(scene):
     """[9] Full attention: dual, prefix and horizon renewed at each step, a vicinity of everything."""
@@ -134,7 +134,7 @@ def test_caches_that_renew_everything_are_none(scene):
         same(scene.run(cache=policy), none)
 
 
-@settings(max_examples=9)
+@settings(max_examples=8)
 @given(scenes(CAUSAL))
 def test_every_cache_is_exact_under_block_causal_attention(scene):
     """[9] None, prefix, dual, vicinity, horizon, and blocks stored along with the next one or by themselves."""
@@ -210,7 +210,7 @@ def test_stopping_after_a_block_does_not_change_the_text_of_editors(scene):
         assert text(out, row) == text(whole, row)
 
 
-@settings(max_examples=8)
+@settings(max_examples=6)
 @given(scenes())
 def test_guidance_of_nothing_is_none(scene):
     """[21] Scale 0; and with an empty prompt both branches see the same, whatever the scale."""

@@ -37,11 +37,13 @@ def replay(scene: Scene, out: SamplerOutput, row: int) -> list[int]:
     tokens, columns = initial(scene, row, slots)
     here = out.events.row == row
     events = list(zip(*(column[here].tolist() for column in out.events), strict=True))
+    close = 1e-9 if out.logprobs.dtype == torch.float64 else 1e-4
     born: dict[int, float] = {}
     total = 0.0
     for _, group in groupby(events, key=lambda event: event[0]):
         step = list(group)
-        logp = logits_at(scene, tokens, columns).log_softmax(-1)
+        logits = logits_at(scene, tokens, columns)
+        logp = logits - logits.logsumexp(-1, keepdim=True)
         carried = dict(born)
         for _, _, place, old, new, number, score, kind in step:
             assert tokens[columns[place]] == old
@@ -54,19 +56,19 @@ def replay(scene: Scene, out: SamplerOutput, row: int) -> list[int]:
             born[place] = number
             if kind == MOVED:
                 moved_now = logp[:, new].tolist()
-                assert any(abs(number - one) < 1e-9 for one in [*carried.values(), *moved_now])
+                assert any(abs(number - one) < close for one in [*carried.values(), *moved_now])
             else:
-                assert abs(number - float(logp[place, new])) < 1e-9
+                assert abs(number - float(logp[place, new])) < close
                 total += number
     for place in range(slots):
         assert abs(float(out.logprobs[row, place]) - born.get(place, 0.0)) < 1e-12
     if scene.config.reviser is None:
-        assert abs(float(out.logprobs[row].sum()) - total) < 1e-9
+        assert abs(float(out.logprobs[row].sum()) - total) < close
     filled = {columns[place] for place in range(slots) if int(out.origin[row, place]) == 3}
     return [scene.model.pad_id if column in filled else token for column, token in enumerate(tokens)]
 
 
-@settings(max_examples=25)
+@settings(max_examples=18)
 @given(scenes([*FULL, *CAUSAL]))
 def test_the_events_alone_give_every_canvas_and_number(scene):
     """[18] With any reviser and stop rule; caches where they are exact."""
@@ -77,7 +79,7 @@ def test_the_events_alone_give_every_canvas_and_number(scene):
         assert replay(scene, out, row) == expected
 
 
-@settings(max_examples=15)
+@settings(max_examples=10)
 @given(scenes(["toy", "tiny", "toy_causal", "tiny_causal_shift"], revisers=[]))
 def test_sampling_probabilities_are_those_of_the_tempered_law(scene):
     """[18] log q without filters: a replay's softmax over temperature, without the mask; 0 at temperature 0."""

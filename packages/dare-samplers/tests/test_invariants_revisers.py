@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from dare_samplers import (
     EosStop,
     Greedy,
+    NoCache,
     Probability,
     Threshold,
     TopK,
@@ -33,6 +34,8 @@ def moves(out, row: int) -> list[tuple[int, ...]]:
 @given(scenes(revisers=[]), st.sampled_from([TokenEdit, MultiBlockEdit]), st.sampled_from([1.0, 2.0]))
 def test_an_edit_that_nothing_is_sure_of_is_none(scene, kind, tau):
     """[23] The same forwards without post steps, and one more per block that asks for a confirmation."""
+    if kind == MultiBlockEdit and not scene.causal:
+        scene = scene.but(cache=NoCache())  # it feeds all that is committed, which renews what a cache holds of it
     plain, edited = scene.run(**THRESHOLD), scene.run(**THRESHOLD, reviser=kind(tau, 0))
     for row in range(len(scene.prompts)):
         assert facts(edited, row) == facts(plain, row)

@@ -13,7 +13,7 @@ CONFIG = SamplerConfig(gen_length=4, block_length=2, stop=LengthStop())
 PROMPTS = [[3, 1, 4], [], [5, MASK]]
 
 
-@settings(max_examples=20)
+@settings(max_examples=12)
 @given(scenes())
 def test_layouts_are_equal(scene):
     """[10] Left, right and packed: the same to 1e-10, with every part, cache and kind of row."""

@@ -21,7 +21,7 @@ def joined(parts: list[Events]) -> list[tuple[float, ...]]:
     return sorted(rows, key=lambda one: (one[0], one[1], one[7] == 6, one[2]))
 
 
-@settings(max_examples=15)
+@settings(max_examples=10)
 @given(scenes())
 def test_the_steps_are_those_of_generate(scene):
     """Events one after the other are `output.events`, and the output is the same; one item per forward."""
@@ -34,7 +34,7 @@ def test_the_steps_are_those_of_generate(scene):
     assert live.output.tokens_forwarded == out.tokens_forwarded
 
 
-@settings(max_examples=8)
+@settings(max_examples=6)
 @given(scenes(), st.integers(0, 5))
 def test_a_stream_can_be_read_half_and_gone_on_with(scene, count):
     """`output` is what there is so far, and a state to go on from; reading on changes nothing in it."""

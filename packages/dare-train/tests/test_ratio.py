@@ -7,25 +7,31 @@ import pytest
 import torch
 from torch import Tensor
 
+import dare_objectives as do
 from dare_models import load
 from dare_objectives import Plan, Scored
 from dare_objectives.metrics import Metrics
 from dare_train import RlConfig, Rollout
-from dare_train.config import OptimConfig
+from dare_train.config import RECORDED, OptimConfig
 from dare_train.data import Row, load_rows
 from dare_train.engines.torch import TorchEngine
 from dare_train.pipelines.rl import RlPipeline
 from dare_train.protocols import LossFn, Request, StepStats
 from dare_train.rewards import Outcome
 
-OBJECTIVES = ("diffu_grpo", "coupled_grpo", "diffu_grpo_dare_compat", "coupled_grpo_dare_compat")
+OBJECTIVES = tuple(
+    name for name in do.names() if "old" in do.get(name).needs <= RECORDED and do.get(name).advantage is not None
+)
+FIXED = ("cj_grpo", "tracerl", "just_grpo")
+"""Objectives whose plan follows from the trajectory, so that no draw is made."""
+RANDOM = tuple(name for name in OBJECTIVES if not name.startswith(FIXED))
 
 
 class RecordingEngine(TorchEngine):
     """Keeps what every call saw and gave."""
 
     def __init__(self, model: Path) -> None:
-        super().__init__(load(model, dtype="float64"), OptimConfig(lr=0.05))
+        super().__init__(load(model, dtype="float64"), OptimConfig(lr=0.05), reference=True)
         self.olds: list[tuple[Plan, Tensor]] = []
         self.updates: list[list[tuple[Plan, Tensor, Metrics]]] = [[]]
 
@@ -58,7 +64,8 @@ class UnevenRollout:
 
     def _rollout(self, request: Request, length: int) -> Rollout:
         response = [request.prompt[i % 4] for i in range(length)]
-        return Rollout(request.uid, request.prompt, response, [0] * length, [0.0] * length, False, 1, 0)
+        steps = [i % 3 for i in range(length)]
+        return Rollout(request.uid, request.prompt, response, steps, [0.0] * length, False, 3, 0)
 
 
 def judge(rows: Sequence[Row], completions: Sequence[str]) -> list[Outcome]:
@@ -78,7 +85,7 @@ def one_step(config: RlConfig) -> RecordingEngine:
 def test_ratio_is_one(rl_config: Callable[..., RlConfig], objective: str, accumulation: int, reuse: int) -> None:
     micro_batch = -(-8 // accumulation)  # 8, 4, 3: the last one is uneven
     config = rl_config(
-        f"objective.name={objective}",
+        f"objective={{name: {objective}}}",
         f"update.micro_batch={micro_batch}",
         f"update.iterations={reuse}",
         "update.old=pass",
@@ -99,8 +106,8 @@ def test_ratio_is_one(rl_config: Callable[..., RlConfig], objective: str, accumu
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
 def test_ratio_is_one_under_another_split(rl_config: Callable[..., RlConfig], objective: str) -> None:
-    old = one_step(rl_config(f"objective.name={objective}", "update.old=pass", "update.micro_batch=8")).olds
-    new = one_step(rl_config(f"objective.name={objective}", "update.old=pass", "update.micro_batch=3")).updates[0]
+    old = one_step(rl_config(f"objective={{name: {objective}}}", "update.old=pass", "update.micro_batch=8")).olds
+    new = one_step(rl_config(f"objective={{name: {objective}}}", "update.old=pass", "update.micro_batch=3")).updates[0]
     (_, whole), parts = old[0], torch.cat([pad(logp, old[0][1]) for _, logp, _ in new])
     assert (whole - parts).abs().max() <= 1e-12
 
@@ -109,9 +116,9 @@ def pad(logp: Tensor, like: Tensor) -> Tensor:
     return torch.nn.functional.pad(logp, (0, like.shape[-1] - logp.shape[-1]))
 
 
-@pytest.mark.parametrize("objective", OBJECTIVES)
+@pytest.mark.parametrize("objective", RANDOM)
 def test_masks_are_fresh_in_each_pass_only(rl_config: Callable[..., RlConfig], objective: str) -> None:
-    options = (f"objective.name={objective}", "update.micro_batch=3")
+    options = (f"objective={{name: {objective}}}", "update.micro_batch=3")
     once, again = (one_step(rl_config(*options, "update.iterations=2")) for _ in range(2))
     plans = [[plan.inputs for plan, *_ in update] for update in once.updates[:-1]]
     repeated = [[plan.inputs for plan, *_ in update] for update in again.updates[:-1]]

@@ -1,32 +1,28 @@
 """Likelihoods of given answers, with standard errors; exact where enumeration costs no more."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from dare_objectives._errors import expect_count, expect_range, suggest
+from dare_objectives._errors import expect_count, expect_range
 from dare_objectives._rows import Rows, select_rows
 from dare_objectives.batch import Batch
-from dare_objectives.enumeration import LONGEST, enumerate_masks, enumerated_size
+from dare_objectives.enumeration import LONGEST
 from dare_objectives.estimators import weighted_token_logp
 from dare_objectives.guidance import Guided
 from dare_objectives.keyed import PURPOSES, fold
+from dare_objectives.laws import Draw, Law, law_of
 from dare_objectives.plan import Plan
-from dare_objectives.plans import bernoulli, count_complementary, count_stratified, left_to_right, per_block_count
 from dare_objectives.score import Score, evaluate
 
-__all__ = ["Draw", "Likelihood", "estimator_names", "log_likelihood"]
+__all__ = ["Likelihood", "log_likelihood"]
 
-Draw = Callable[[Batch, int], Plan]
-"""From a batch and a number n of draws to a plan of n streams."""
-
-_TokenScores = Callable[[Batch, Iterable[Plan]], list[Tensor]]
-"""From rows and plans of them to weighted log-probs `[b, S]`, one for each plan."""
+_TokenScores = Callable[[Batch, Callable[[Batch], Plan]], Tensor]
+"""From rows and a planner to the weighted log-probs of their plan, summed over its streams, `[b, S]`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,7 +102,7 @@ def log_likelihood(
     | `"complementary"` | pairs of a mask and its complement, weight (L + 1)/k, k ~ U{0..L} | even draws per replicate |
     | `"bernoulli"` | each token with probability t, weight 1/t, levels spread | heavy tail: prefer counts |
     | `"block_count"` | k_b tokens of every block, weight L_b/k_b | block-causal models only |
-    | `"left_to_right"` | none: sum_i log p(y_i given y_<i), all later ones hidden, in L forwards | exact for that order |
+    | `"left_to_right"` | none: sum_i log p(y_i given y_<i), later ones hidden, in L forwards | exact for that order |
 
     All are unbiased: the first three estimate the same number, `"block_count"` with less variance what they do if
     the model is block-causal.
@@ -120,7 +116,7 @@ def log_likelihood(
         replicates: independent groups of draws, at most `draws`; LLaDA's batch size is draws / replicates.
         exact_up_to: rows with at most so many tokens (in their longest block, for `"block_count"`) are enumerated, in
             2^L - 1 forwards; 0 = never. Default: where that is no more than `draws`. Not for planners of your own.
-        streams: at most this many streams in one forward.
+        streams: at most this many streams of a row in one forward; None = all. It does not change the result.
         temperature: divides the logits.
         support: bool `[V]`, tokens that may occur; None = all.
 
@@ -135,15 +131,15 @@ def log_likelihood(
     >>> found.length.tolist(), found.exact.tolist(), found.draws.tolist()
     ([5, 2, 4, 1, 3, 5], [False, True, True, True, True, False], [16, 3, 15, 1, 7, 16])
     """
-    law = _law(estimator)
+    law = law_of(estimator)
     replicates = min(replicates, draws)
     _check(law, draws, replicates, exact_up_to)
     limit = (draws + 1).bit_length() - 1 if exact_up_to is None else exact_up_to
 
-    def token_scores(rows: Batch, plans: Iterable[Plan]) -> list[Tensor]:
-        ask = score.given(rows) if isinstance(score, Guided) else score
-        found = ((evaluate(ask, p, temperature=temperature, support=support, streams=streams), p) for p in plans)
-        return [weighted_token_logp(scored.logp, plan) for scored, plan in found]
+    def token_scores(rows: Batch, planner: Callable[[Batch], Plan]) -> Tensor:
+        ask, plan = score.given(rows) if isinstance(score, Guided) else score, planner(rows)
+        found = evaluate(ask, plan, temperature=temperature, support=support, streams=streams)
+        return weighted_token_logp(found.logp, plan)
 
     with torch.no_grad():
         parts = [_exact(batch, rows, law, token_scores) for rows in _enumerated(batch, law, limit)]
@@ -152,19 +148,9 @@ def log_likelihood(
             rest[part.rows] = False
         if bool(rest.any()):
             rows = rest.nonzero().squeeze(1)
-            parts.append(_drawn(batch, rows, law, token_scores, draws // replicates, replicates))
+            together = replicates if streams is None else max(1, streams * replicates // draws)
+            parts.append(_drawn(batch, rows, law, token_scores, draws // replicates, replicates, together))
     return _merged(batch, parts, replicates)
-
-
-def estimator_names() -> tuple[str, ...]:
-    """The estimators that `log_likelihood` knows by name."""
-    return tuple(_LAWS)
-
-
-class _Law(NamedTuple):
-    draw: Draw | None
-    enumerate: Callable[[Batch], Plan] | None = None
-    size: Callable[[Batch], Tensor] | None = None  # tokens enumerated together, [B]
 
 
 class _Part(NamedTuple):
@@ -175,38 +161,7 @@ class _Part(NamedTuple):
     exact: bool
 
 
-def _pairs(batch: Batch, draws: int) -> Plan:
-    if draws % 2:
-        raise ValueError(f"`draws`: expected an even number per replicate for pairs, got {draws}; change `replicates`")
-    return count_complementary(batch, draws // 2)
-
-
-def _spread_levels(batch: Batch, draws: int) -> Plan:
-    return bernoulli(batch, streams=draws, spread=True)
-
-
-def _nothing(batch: Batch) -> Tensor:
-    return torch.zeros_like(batch.lengths)
-
-
-_LAWS: Final[Mapping[str, _Law]] = {
-    "count": _Law(count_stratified, enumerate_masks, enumerated_size),
-    "complementary": _Law(_pairs, enumerate_masks, enumerated_size),
-    "bernoulli": _Law(_spread_levels, enumerate_masks, enumerated_size),
-    "block_count": _Law(per_block_count, partial(enumerate_masks, per="block"), partial(enumerated_size, per="block")),
-    "left_to_right": _Law(None, left_to_right, _nothing),
-}
-
-
-def _law(estimator: str | Draw) -> _Law:
-    if not isinstance(estimator, str):
-        return _Law(estimator)
-    if estimator not in _LAWS:
-        raise ValueError(suggest("estimator", estimator, _LAWS))
-    return _LAWS[estimator]
-
-
-def _check(law: _Law, draws: int, replicates: int, exact_up_to: int | None) -> None:
+def _check(law: Law, draws: int, replicates: int, exact_up_to: int | None) -> None:
     expect_count("draws", draws)
     expect_count("replicates", replicates)
     if draws % replicates:
@@ -216,7 +171,7 @@ def _check(law: _Law, draws: int, replicates: int, exact_up_to: int | None) -> N
         expect_range("exact_up_to", exact_up_to, 0, LONGEST if law.size else 0)
 
 
-def _enumerated(batch: Batch, law: _Law, limit: int) -> list[Tensor]:
+def _enumerated(batch: Batch, law: Law, limit: int) -> list[Tensor]:
     """The rows to enumerate, grouped by size: a row costs what it would alone."""
     if law.size is None:
         return []
@@ -225,21 +180,27 @@ def _enumerated(batch: Batch, law: _Law, limit: int) -> list[Tensor]:
     return [(size == number).nonzero().squeeze(1) for number in few]
 
 
-def _exact(batch: Batch, rows: Tensor, law: _Law, token_scores: _TokenScores) -> _Part:
-    assert law.enumerate is not None
-    some = batch[rows]
-    plan = law.enumerate(some)
-    token = token_scores(some, [plan])[0]
-    return _Part(rows, token, token.sum(1, keepdim=True), plan.target.any(2).sum(1), exact=True)
+def _exact(batch: Batch, rows: Tensor, law: Law, token_scores: _TokenScores) -> _Part:
+    assert law.enumerate is not None and law.forwards is not None
+    token = token_scores(batch[rows], law.enumerate)
+    forwards = law.forwards(batch[rows])
+    return _Part(rows, token, token.sum(1, keepdim=True), forwards, exact=True)
 
 
-def _drawn(batch: Batch, rows: Tensor, law: _Law, token_scores: _TokenScores, draws: int, replicates: int) -> _Part:
-    assert law.draw is not None
-    some = batch[rows]
-    keys = [fold(some.keys, PURPOSES["eval"], number) for number in range(replicates)]
-    plans = (law.draw(replace(some, keys=key), draws) for key in keys)
-    tokens = torch.stack(token_scores(some, plans)) / draws
-    return _Part(rows, tokens.mean(0), tokens.sum(2).T, draws * replicates, exact=False)
+def _drawn(
+    batch: Batch, rows: Tensor, law: Law, token_scores: _TokenScores, draws: int, replicates: int, together: int
+) -> _Part:
+    """`together` replicates at once, as rows of their own with keys of their own."""
+    draw = law.draw
+    assert draw is not None
+    parts: list[Tensor] = []
+    for number in torch.arange(replicates, device=rows.device).split(together):
+        some = batch[rows.repeat_interleave(len(number))]
+        keys = fold(batch.keys[rows][:, None], PURPOSES["eval"], number).flatten()
+        token = token_scores(replace(some, keys=keys), lambda some: draw(some, draws)) / draws
+        parts.append(token.unflatten(0, (len(rows), len(number))))
+    tokens = torch.cat(parts, 1)
+    return _Part(rows, tokens.mean(1), tokens.sum(2), draws * replicates, exact=False)
 
 
 def _merged(batch: Batch, parts: list[_Part], replicates: int) -> Likelihood:

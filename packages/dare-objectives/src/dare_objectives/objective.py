@@ -122,6 +122,8 @@ class Objective:
         on_policy_shortcut: with one update per rollout, `old` may be left out (the detached new log-probs serve).
         detached: whether `prepare` reads the log-probs of all rows: this policy's as `detached`, and the reference's as
             `batch.ref` if that is needed. They are taken anew for every optimiser step.
+        sums_over_streams: whether the loss of some streams is their share of the loss, so that `stream_backward` gives
+            its gradient with the graph of one stream in memory; `replay_backward` does for every objective.
 
     Raises:
         ValueError: for an unknown need.
@@ -136,6 +138,7 @@ class Objective:
     needs: frozenset[str] = frozenset()
     on_policy_shortcut: bool = True
     detached: bool = False
+    sums_over_streams: bool = False
 
     def __post_init__(self) -> None:
         """Check shapes, dtypes and values."""

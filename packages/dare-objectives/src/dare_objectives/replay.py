@@ -103,12 +103,12 @@ def stream_backward(
 ) -> tuple[Tensor, Metrics]:
     """The gradient of a loss that is a sum over streams, with the graph of `streams` streams in memory and one pass.
 
-    BGPO and VRPO have such losses; for all others there is `replay_backward`.
+    For objectives with `sums_over_streams`; of others the gradient would be another one: they have `replay_backward`.
 
     Args:
         score: the model's score function.
         plan: B sequences in K streams.
-        loss_fn: (log-probs of some streams, the plan of these, which they are) -> (loss, metrics), mostly
+        loss_fn: (log-probs of some streams, the plan of these, the slice of K that they are) -> (loss, metrics), mostly
             `lambda scored, part, at: objective.loss(scored, part, coefficients, old=old[:, at])`.
         streams: at most this many streams in one forward.
         temperature: see `evaluate`.

@@ -104,7 +104,7 @@ class Vicinity:
         """Everything, or the neighbourhood; both stored."""
         start, end = _bounds(state)
         near = _between(state, start - self.before, end + self.after)
-        fresh = (state.block_step == 0) | (state.stored == 0) | (state.step < self.warmup)
+        fresh = _stale(state) | (state.step < self.warmup)
         columns = torch.where(fresh.unsqueeze(-1), _all(state), near)
         return Feed(columns, columns, state.running, _length(state), fresh)
 
@@ -178,11 +178,17 @@ def _bounds(state: State) -> tuple[Tensor, Tensor]:
 
 def _refreshed(state: State, refresh: int | None, stored: Tensor, fed: Tensor) -> Feed:
     """A full forward that stores `stored` when a block begins, nothing is right or it is time; `fed` otherwise."""
-    fresh = (state.block_step == 0) | (state.stored == 0)
+    fresh = _stale(state)
     if refresh is not None:
         fresh = fresh | (state.block_step % refresh == 0)
     columns = torch.where(fresh.unsqueeze(-1), _all(state), fed)
     return Feed(columns, stored & fresh.unsqueeze(-1), state.running, _length(state), fresh)
+
+
+def _stale(state: State) -> Tensor:
+    """bool `[B]`: rows whose block begins, or for which something before it is not stored or no longer right."""
+    start, _ = _bounds(state)
+    return (state.block_step == 0) | (state.stored == 0) | (state.stored < start.squeeze(-1))
 
 
 def _all(state: State) -> Tensor:

@@ -7,6 +7,8 @@ from dare_samplers.config import SamplerConfig
 from dare_samplers.denoiser import Caches, Denoises, Mixes, Packs
 from dare_samplers.forward import Row
 from dare_samplers.layout import Keys
+from dare_samplers.revisers import Levenshtein
+from dare_samplers.rules import Suppress
 from dare_samplers.state import State
 
 __all__ = ["check", "check_broken", "check_resume"]
@@ -26,6 +28,7 @@ def check(model: object, config: object) -> SamplerConfig:
             "final; use Prefix, Dual or Vicinity"
         )
     _check_abilities(model, config)
+    _check_ids(model, config)
     return config
 
 
@@ -51,6 +54,18 @@ def _check_abilities(model: Denoises, config: SamplerConfig) -> None:
         raise ValueError(f"`smoothing`: expected a model with `mix`, got {name}; leave it None")
 
 
+def _check_ids(model: Denoises, config: SamplerConfig) -> None:
+    if model.mask_id in model.eos_ids:
+        raise ValueError(f"`eos_ids`: expected ids other than the mask's, got {model.mask_id}; it is never sampled")
+    named = [one for rule in config.rules if isinstance(rule, Suppress) for one in rule.ids]
+    if isinstance(config.reviser, Levenshtein):
+        named += [config.reviser.delete_id, config.reviser.insert_id]
+    if outside := [one for one in named if model.vocab_size is not None and one >= model.vocab_size]:
+        raise ValueError(
+            f"`ids`: expected token ids in [0, {model.vocab_size}), got {outside[0]}; the model has no such logit"
+        )
+
+
 def check_resume(state: State, config: SamplerConfig, keys: Keys | None) -> None:
     """Refuse a config that the state was not begun with."""
     if keys is not None:
@@ -66,6 +81,11 @@ def check_resume(state: State, config: SamplerConfig, keys: Keys | None) -> None
         raise ValueError(
             f"`state`: expected gen_length, block_length, grid and branches {wanted} as in `config`, got {begun}; "
             "resume with the layout it was begun with"
+        )
+    if state.parts[1:] != config.lasting[1:]:
+        raise ValueError(
+            f"`reviser`, `rules`: expected {state.parts[1:]}, with which the state was begun, got "
+            f"{config.lasting[1:]}; what they remember is part of it"
         )
 
 

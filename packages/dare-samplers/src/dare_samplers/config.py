@@ -8,6 +8,7 @@ from dare_samplers.caches import NoCache
 from dare_samplers.guidance import Guidance, Smoothing
 from dare_samplers.parts import (
     CachePolicy,
+    Checks,
     LogitsRule,
     Proposer,
     Remembers,
@@ -122,6 +123,10 @@ class SamplerConfig:
 
     def __post_init__(self) -> None:
         """Check sizes and parts."""
+        if isinstance(self.block_length, list):
+            object.__setattr__(self, "block_length", tuple(self.block_length))
+        if not isinstance(self.rules, tuple | list):
+            raise TypeError(f"`rules`: expected a tuple of rules, got {self.rules!r}; write rules=({self.rules!r},)")
         object.__setattr__(self, "rules", tuple(self.rules))
         _check_blocks(self.gen_length, self.block_length, self.grid)
         for name, words in _WORDS.items():
@@ -136,6 +141,15 @@ class SamplerConfig:
             _check_part("rules", rule, Remembers if isinstance(rule, Remembers) else LogitsRule)
         if self.steps is not None:
             _check_steps(self.steps, self.blocks, self.selector)
+        self._ask_parts()
+
+    def _ask_parts(self) -> None:
+        for part in (self.schedule, self.proposer, self.scorer, self.selector, self.reviser, *self.rules):
+            inner: object = part
+            while inner is not None:
+                if isinstance(inner, Checks):
+                    inner.check(self)
+                inner = getattr(inner, "inner", None)
 
     @property
     def blocks(self) -> int:
@@ -154,6 +168,11 @@ class SamplerConfig:
     def steps_per_block(self) -> int | None:
         """Schedule steps planned for a block, None without a plan."""
         return None if self.steps is None else self.steps // self.blocks
+
+    @property
+    def lasting(self) -> tuple[CachePolicy, Reviser | None, tuple[Remembers, ...]]:
+        """The parts that leave something in a state: a resumed decode has to go on with them."""
+        return self.cache, self.reviser, tuple(rule for rule in self.rules if isinstance(rule, Remembers))
 
     def replace(self, **changes: Unpack[Changes]) -> Self:
         """A copy with some fields changed, checked again.

@@ -126,7 +126,7 @@ class Denoiser:
         device: where the ids go; by default the device of the network's first parameter, or the CPU.
 
     Raises:
-        ValueError: for a level other than 0 or 1, or block-causal attention without a block length.
+        ValueError: for a level other than 0 or 1, block-causal attention without a block length or at level 0.
 
     >>> net = lambda ids: torch.nn.functional.one_hot(ids * 0 + 2, 5) * 9.0   # always says "2"
     >>> model = Denoiser(net, mask_id=4)
@@ -157,6 +157,11 @@ class Denoiser:
                 '`attention`: expected "full" without or "block_causal" with a `block_length`, '
                 f"got {attention!r} with block_length={block_length!r}"
             )
+        if level == 0 and attention == "block_causal":
+            raise ValueError(
+                "`level`: expected 1 for a block-causal network, got 0; rows of a batch are then fed up to blocks of "
+                "their own, which takes padding"
+            )
         self.net = net
         if mask_id < 0:
             raise ValueError(f"`mask_id`: expected a token id >= 0, got {mask_id}")
@@ -167,7 +172,12 @@ class Denoiser:
         self.vocab_size = vocab_size
         self.attention = attention
         self.block_length = block_length
-        self.device = torch.device(device) if device is not None else _device_of(net)
+        self._device = None if device is None else torch.device(device)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the ids go: what was given, or where the network's first parameter is now."""
+        return _device_of(self.net) if self._device is None else self._device
 
     def __call__(
         self,

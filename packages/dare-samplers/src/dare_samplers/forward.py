@@ -94,7 +94,7 @@ def forward(
     place = (fed.cumsum(-1) - 1).gather(1, at).clamp(min=0)
     if config.layout == "left":
         place = (place + width - fed.sum(-1, keepdim=True)).clamp(max=width - 1)
-    call = _Call(model, config, state, index, columns, real, plan.feed.write)
+    call = _Call(model, state, index, columns, real, plan.feed.write)
     logits = call.packed(place, [table[row].fed for row in rows]) if config.layout == "packed" else call.padded(place)
     branches = state.branches
     if logits.shape[:2] != (len(rows) * branches, wanted) or logits.shape[-1] <= model.mask_id:
@@ -112,7 +112,6 @@ class _Call:
     """Tensors of one call: `columns` of the state's rows `index` `[b]`, `real` where they are no filler, `[b, Q]`."""
 
     model: Denoises
-    config: SamplerConfig
     state: State
     index: Tensor
     columns: Tensor
@@ -131,7 +130,7 @@ class _Call:
         total = sum(counts)
         flat = [row * size + column for row, count in enumerate(counts) for column in range(count)]
         document = [row for row, count in enumerate(counts) for _ in range(count)]
-        starts = torch.tensor([0, *counts]).cumsum(0)[:-1]
+        starts = torch.tensor([0, *counts]).cumsum(0)[:-1].clamp(max=total - 1)  # a row without tokens asks nothing
         branches = range(self.state.branches)
         b, device = len(counts), ids.device
         keep = torch.tensor([one + branch * b * size for branch in branches for one in flat]).to(device)

@@ -3,6 +3,7 @@
 import math
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 __all__ = ["Guidance", "Smoothing"]
@@ -29,6 +30,7 @@ class Guidance:
     def mix(self, conditional: Tensor, unconditional: Tensor) -> Tensor:
         """The guided logits; where both branches say -inf, so does the result."""
         guided = unconditional + (self.scale + 1) * (conditional - unconditional)
+        guided = guided.clamp(max=torch.finfo(guided.dtype).max)
         return guided.where(conditional.isfinite() & unconditional.isfinite(), conditional)
 
 

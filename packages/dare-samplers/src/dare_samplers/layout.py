@@ -134,6 +134,7 @@ def begin(model: Denoises, prompts: Prompts, config: SamplerConfig, keys: Keys) 
         prompt_lengths=tuple(row.prompt for row in rows),
         gen_length=config.gen_length,
         shape=(config.block_length, config.grid),
+        parts=config.lasting,
         attention_block=(model.block_length or max(config.sizes)) if causal else None,
         pad_id=model.pad_id,
         branches=1 if config.guidance is None or config.guidance.scale == 0 else 2,
@@ -145,9 +146,10 @@ def begin(model: Denoises, prompts: Prompts, config: SamplerConfig, keys: Keys) 
 
 def _row(number: int, prompt: Sequence[int] | Tensor | Infill, model: Denoises, config: SamplerConfig) -> _Row:
     if isinstance(prompt, Infill):
-        ids = _ids(number, prompt.tokens, model.vocab_size)
         writable = [bool(one) for one in prompt.writable]
-        tokens = [model.mask_id if slot else token for token, slot in zip(ids, writable, strict=True)]
+        given = prompt.tokens.tolist() if isinstance(prompt.tokens, Tensor) else prompt.tokens
+        pairs = zip(given, writable, strict=True)
+        tokens = _ids(number, [model.mask_id if slot else token for token, slot in pairs], model.vocab_size)
         return _Row(tokens, _span_blocks(writable, config), writable.index(True))
     ids = _ids(number, prompt, model.vocab_size)
     surplus = 0

@@ -6,7 +6,7 @@ import torch
 
 from dare_samplers.checks import check, check_broken, check_resume
 from dare_samplers.config import SamplerConfig
-from dare_samplers.denoiser import Denoises
+from dare_samplers.denoiser import Caches, Denoises
 from dare_samplers.forward import Plan, Row, align_cache, forward, make_plan, take
 from dare_samplers.layout import Keys, Prompts, begin
 from dare_samplers.output import Events, SamplerOutput, collect, events_of
@@ -31,6 +31,7 @@ def generate(
 
     Rows do not influence one another: each has its own blocks, key and end, and leaves the batch when it is finished.
     The model is called once per step with the rows still running, and its head only at the slots that are asked for.
+    (With a cache, a row that waits for the others is fed as padding.)
     Rows with the same prompt, and the children of a fork, share their first forward.
 
     Args:
@@ -133,10 +134,19 @@ def _start(
         raise ValueError("`prompts`, `state`: expected one of the two, got both or neither; pass None for the other")
     check_resume(state, config, keys)
     state = state.copy()
-    if state.cache is None or not config.cache.stores:
-        state.cache, state.cache_rows = None, ()
+    if not _usable(model, config, state):
+        state.cache, state.cache_rows, state.parts = None, (), config.lasting
         state.stored.zero_()
+    if config.smoothing is None:
+        state.memory.pop("soft", None)
     return state
+
+
+def _usable(model: Denoises, config: SamplerConfig, state: State) -> bool:
+    """Whether the state's cache holds what this policy would have stored with these weights."""
+    if state.cache is None or config.cache != state.parts[0] or not isinstance(model, Caches):
+        return False
+    return model.new_cache(1, 1).version == state.cache.version
 
 
 def _steps(

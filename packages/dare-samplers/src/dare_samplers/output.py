@@ -11,6 +11,7 @@ from torch import Tensor
 from dare_samplers.config import SamplerConfig
 from dare_samplers.denoiser import Denoises
 from dare_samplers.state import EOS, LENGTH, RUNNING, State, is_any
+from dare_samplers.stops import EosStop
 from dare_samplers.trace import FILLED, GIVEN, REOPENED, Writes
 
 __all__ = ["Events", "SamplerOutput", "collect", "events_of"]
@@ -115,13 +116,23 @@ class SamplerOutput:
             new = torch.zeros_like(response).scatter_add_(1, writes.slot, writes.new * here)
             response = torch.where(torch.zeros_like(response).scatter_add_(1, writes.slot, here) > 0, new, response)
         response = torch.where((self.row_nfe <= step).unsqueeze(-1), final, response)
-        canvas = torch.where(state.block >= 0, response.gather(1, state.slot), state.tokens)
-        return _shown(state, self.config.layout, canvas, state.pad_id)
+        return self._canvas(response)
 
     def history(self) -> Iterator[Tensor]:
         """canvas_at(0), canvas_at(1), … up to the final canvases, one at a time."""
-        for step in range(int(self.row_nfe.max()) + 1):
-            yield self.canvas_at(step)
+        yield self.canvas_at(0)
+        state, events, last = self.state, self.events, int(self.row_nfe.max())
+        final = state.tokens.gather(1, state.columns)
+        response = torch.full_like(final, self.mask_id)
+        bounds = torch.searchsorted(events.step, torch.arange(last + 1, device=final.device)).tolist()
+        for step in range(1, last + 1):
+            now = slice(bounds[step - 1], bounds[step])
+            reopened = events.kind[now] == REOPENED
+            for chosen in (~reopened, reopened):  # a slot may be edited and masked again in one step
+                row, position, new = (column[now][chosen] for column in (events.row, events.position, events.new))
+                response[row, position] = new
+            ended = (self.row_nfe <= step).unsqueeze(-1)
+            yield self._canvas(torch.where(ended, final, response))
 
     @cached_property
     def events(self) -> Events:
@@ -140,6 +151,11 @@ class SamplerOutput:
         if not self.config.record.proposals:
             raise ValueError("`proposals`: expected Record(proposals=True) in the config, got False; record them")
         return events_of(self.state.trace.proposals)
+
+    def _canvas(self, response: Tensor) -> Tensor:
+        """Canvases with these responses `[B, G]`."""
+        canvas = torch.where(self.state.block >= 0, response.gather(1, self.state.slot), self.state.tokens)
+        return _shown(self.state, self.config.layout, canvas, self.state.pad_id)
 
     @cached_property
     def _writes(self) -> Writes:
@@ -204,9 +220,9 @@ def collect(state: State, model: Denoises, config: SamplerConfig) -> SamplerOutp
 
     tokens, step_map = response(state.tokens, model.pad_id), response(trace.step_map, -1)
     sampled = step_map >= 0
-    ends = is_any(tokens, model.eos_ids) & sampled & response(state.trailing, fill=False)
-    inside = torch.arange(tokens.shape[1], device=tokens.device) < _asked(state)
-    kept = sampled & inside & ((ends.cumsum(-1) - ends.long()) == 0)
+    stops = config.stop.ids if isinstance(config.stop, EosStop) and config.stop.ids is not None else model.eos_ids
+    ends = is_any(tokens, stops) & sampled & response(state.trailing, fill=False)
+    kept = sampled & response(state.asked, fill=False) & ((ends.cumsum(-1) - ends.long()) == 0)
     first, writes = _counts(state, step_map)
     real = state.positions >= 0
     block = response(state.block, -1)
@@ -238,12 +254,6 @@ def collect(state: State, model: Denoises, config: SamplerConfig) -> SamplerOutp
         state=state,
         config=config,
     )
-
-
-def _asked(state: State) -> Tensor:
-    """int64 `[B, 1]`: slots that were asked for; the rest of the last block on the zero grid was not."""
-    slots = (state.block >= 0).sum(-1, keepdim=True)
-    return slots - state.surplus.unsqueeze(-1)
 
 
 def _counts(state: State, step_map: Tensor) -> tuple[Tensor, Tensor]:

@@ -17,10 +17,12 @@ from torch import Tensor
 from dare_samplers.keyed import uniform
 
 if TYPE_CHECKING:
+    from dare_samplers.config import SamplerConfig
     from dare_samplers.state import State
 
 __all__ = [
     "CachePolicy",
+    "Checks",
     "Feed",
     "Logits",
     "LogitsRule",
@@ -143,10 +145,6 @@ class Slots:
         """One uniform number per slot, a hash of (row key, purpose, step, response position, words): `[b, N]`."""
         return uniform(self.key.unsqueeze(-1), purpose, self.step.unsqueeze(-1), self.index, *words, dtype=dtype)
 
-    def row_uniform(self, purpose: str, dtype: torch.dtype, *words: int) -> Tensor:
-        """One uniform number per row, a hash of (row key, purpose, step, words): `[b]`."""
-        return uniform(self.key, purpose, self.step, -1, *words, dtype=dtype)
-
 
 class Proposal(NamedTuple):
     """A token per slot.
@@ -224,6 +222,15 @@ class Skips(Protocol):
 
     def elapsed(self, slots: Slots) -> Tensor:
         """int64 `[b]`, schedule steps that this forward stands for: 1, and the empty ones before it."""
+        ...
+
+
+@runtime_checkable
+class Checks(Protocol):
+    """A part that does not go with every config; what is `inner` to a part is asked too."""
+
+    def check(self, config: "SamplerConfig") -> None:
+        """Raise a ValueError that says what to change."""
         ...
 
 

@@ -4,13 +4,16 @@ They see the model's law or, with `score_law="proposal"`, the tempered and filte
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor
 
 from dare_samplers.parts import Logits, Scorer, Slots
 from dare_samplers.state import is_any
+
+if TYPE_CHECKING:
+    from dare_samplers.config import SamplerConfig
 
 __all__ = [
     "EosLast",
@@ -149,6 +152,11 @@ class EosScaled:
         score = self.inner.score(logits, tokens, slots)
         ends = is_any(tokens, slots.eos_ids if self.ids is None else self.ids)
         return torch.where(ends & slots.open, _lowered(score, self._gamma(slots, score.dtype)), score)
+
+    def check(self, config: "SamplerConfig") -> None:
+        """Refuse a config without steps, where it has none of its own."""
+        if self.steps is None and config.steps is None:
+            raise ValueError("`steps`: expected a number, got None; set the config's or that of EosScaled")
 
     def _gamma(self, slots: Slots, dtype: torch.dtype) -> Tensor:
         """`[b, 1]`."""

@@ -24,6 +24,11 @@ _FORK: Final = -1
 class Cache(Protocol):
     """Keys and values that a model keeps, addressed by row and position."""
 
+    @property
+    def version(self) -> object:
+        """Which weights made it."""
+        ...
+
     def select(self, index: Tensor) -> Self:
         """A copy with these rows, int64 `[n]`, repeats allowed."""
         ...
@@ -58,6 +63,7 @@ class State:
         prompt_lengths: given tokens before the first slot, for each row.
         gen_length: response positions asked for.
         shape: `block_length` and `grid` it was begun with.
+        parts: cache policy, reviser and remembering rules it was begun with.
         surplus: int64 `[B]`, slots beyond those asked for, which complete the last block on the zero grid.
         attention_block: the model's, None for full attention.
         pad_id: stands on pads and on filled slots.
@@ -90,6 +96,7 @@ class State:
     prompt_lengths: tuple[int, ...]
     gen_length: int
     shape: tuple[int | tuple[int, ...], str]
+    parts: tuple[object, object, tuple[object, ...]]
     attention_block: int | None
     pad_id: int
     branches: int
@@ -119,6 +126,12 @@ class State:
     def sampled(self) -> Tensor:
         """bool `[B, T]`, slots that hold a sampled token."""
         return self.trace.step_map >= 0
+
+    @property
+    def asked(self) -> Tensor:
+        """bool `[B, T]`, slots that were asked for; the rest of the last block on the zero grid was not."""
+        slots = self.block >= 0
+        return slots & (self.slot < (slots.sum(-1) - self.surplus).unsqueeze(-1))
 
     @property
     def trailing(self) -> Tensor:
@@ -217,6 +230,7 @@ class State:
         self.trace.origin = torch.where(slots, GIVEN, self.trace.origin)
         self.trace.step_map = torch.where(slots, -1, self.trace.step_map)
         self.trace.block_step = torch.where(slots, -1, self.trace.block_step)
+        self.trace.clear(slots)
         self.open = self.open | slots
 
     def forget(self, changed: Tensor) -> None:

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from dare_samplers.config import SamplerConfig
 from dare_samplers.denoiser import Denoises, Mixes
+from dare_samplers.guidance import Smoothing
 from dare_samplers.parts import Logits, Proposal, Remembers, RemembersSlots, Revision, Skips, Slots
 from dare_samplers.selectors import rank
 from dare_samplers.state import State
@@ -69,7 +70,7 @@ def decide(
     if config.reviser is not None:
         revision = config.reviser.revise(allowed, proposal, score, slots, pick, _stored(state, place))
     if config.smoothing is not None and isinstance(model, Mixes):
-        _smooth(model, config, state, place, allowed)
+        _smooth(model, config.smoothing, state, place, slots, allowed)
     if config.record.proposals:
         kind = place.at(state.open) & place.real
         state.trace.proposals.append(
@@ -134,15 +135,13 @@ def _keep(table: Tensor, place: Place, where: Tensor, value: Tensor) -> None:
     table.index_copy_(0, place.rows, old.scatter(1, index, new))
 
 
-def _smooth(model: Mixes, config: SamplerConfig, state: State, place: Place, logits: Logits) -> None:
+def _smooth(model: Mixes, smoothing: Smoothing, state: State, place: Place, slots: Slots, logits: Logits) -> None:
     """Remember the expected embedding of every open slot for the next forward."""
-    if config.smoothing is None:
-        return
-    weight = config.smoothing.weight(place.row(state.step)).view(-1, 1, 1)
+    weight = smoothing.weight(slots.step).view(-1, 1, 1)
     mixed = weight * model.mix((logits.values - logits.log_norm.unsqueeze(-1)).exp())
     if "soft" not in state.memory:
         state.memory["soft"] = mixed.new_zeros(*state.tokens.shape, mixed.shape[-1])
-    _keep(state.memory["soft"], place, place.real, mixed)
+    _keep(state.memory["soft"], place, slots.open, mixed)
 
 
 def _stored(state: State, place: Place) -> Tensor:

@@ -36,7 +36,7 @@ class EosStop:
     def done(self, state: State, eos_ids: Sequence[int], ended: Tensor) -> Tensor:
         """bool `[B]`."""
         ends = is_any(state.tokens, eos_ids if self.ids is None else self.ids) & (state.trace.step_map >= 0)
-        found = (ends & state.trailing & (state.open.cumsum(-1) == 0)).any(-1)
+        found = (ends & state.trailing & state.asked & (state.open.cumsum(-1) == 0)).any(-1)
         return found if self.within == "token" else found & ended
 
 
@@ -62,8 +62,8 @@ class PadBlockStop:
     def done(self, state: State, eos_ids: Sequence[int], ended: Tensor) -> Tensor:
         """bool `[B]`."""
         empty = is_any(state.tokens, eos_ids if self.ids is None else self.ids) & ~state.open
-        block = state.block.long() + 1  # 0 for what is no slot
-        none = torch.zeros_like(block)
+        block = torch.where(state.trailing, state.block.long() + 1, 0)  # 0 for what is no slot, or between given tokens
+        none = block.new_zeros(block.shape[0], block.shape[1] + 1)
         count = none.scatter_add(-1, block, torch.ones_like(block))
         full = none.scatter_add(-1, block, empty.long())
         whole = (count > 0) & (count == full)

@@ -127,6 +127,12 @@ class Trace:
         put(self.block_step, rows, columns, written, block_step.unsqueeze(-1))
         put(self.origin, rows, columns, written, commit.kind)
 
+    def clear(self, slots: Tensor) -> None:
+        """Forget the numbers of `slots` (bool `[B, T]`)."""
+        for name in ("logprobs", "sample_logprobs", "scores", "entropies"):
+            if (table := getattr(self, name)) is not None:
+                setattr(self, name, table.masked_fill(slots, 0.0))
+
     def widen(self, commit: Commit) -> None:
         """Go over to float64 with the logits, and make room for entropies once there are some."""
         dtype = torch.promote_types(self.logprobs.dtype, commit.logp.dtype)

@@ -5,7 +5,7 @@ from torch import Tensor
 
 from dare_objectives.losses.clip import clip_gain
 from dare_objectives.losses.ppo import check_clips
-from dare_objectives.losses.tangent import tangent_exp
+from dare_objectives.losses.tangent import tangent_exp, tangent_expm1
 from dare_objectives.metrics import Metrics, masked_max, masked_mean
 
 __all__ = ["bgpo_loss"]
@@ -42,7 +42,8 @@ def bgpo_loss(
         normaliser: of the whole batch: B n for the mean over draws and sequences.
 
     Returns:
-        (scalar, metrics `ratio`, `ratio_max`, `delta_max`, `clip_fraction`, `dual_clip_fraction`), over draws.
+        (scalar, metrics `ratio`, `ratio_max`, `log_ratio_max`, `approx_kl`, `clip_fraction`, `dual_clip_fraction`) over
+        draws and of delta.
 
     Raises:
         ValueError: for a clip out of range.
@@ -58,7 +59,8 @@ def bgpo_loss(
     metrics: Metrics = {
         "ratio": masked_mean(g, on),
         "ratio_max": masked_max(g, on, empty=1.0),
-        "delta_max": masked_max(delta.abs(), on),
+        "log_ratio_max": masked_max(delta.abs(), on),
+        "approx_kl": masked_mean(tangent_expm1(delta) - delta, on),
         "clip_fraction": masked_mean(clipped.to(g.dtype), on),
         "dual_clip_fraction": masked_mean(((A < 0) & (g > ceiling)).to(g.dtype), on),
     }

@@ -105,6 +105,7 @@ def _bgpo(
         raise ValueError(suggest("weighting", weighting, _WEIGHTINGS))
     return Objective(
         name=name,
+        sums_over_streams=True,
         plan=plan,
         estimator=elbo_draws,
         advantage=advantage,

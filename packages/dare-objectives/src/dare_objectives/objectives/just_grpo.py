@@ -65,6 +65,7 @@ def just_grpo(
         dual_clip=dual_clip,
         beta=beta,
         normaliser=_NORMALISERS[normaliser],
+        sums_over_streams=True,
     )
 
 
@@ -85,4 +86,5 @@ def just_grpo_dare_compat() -> Objective:
         clip_high=0.2,
         dual_clip=3.0,
         beta=0.0,
+        sums_over_streams=True,
     )

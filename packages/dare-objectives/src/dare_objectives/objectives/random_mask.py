@@ -232,6 +232,7 @@ def mask_policy(
     share = {"share": rule.share, "kl_share": rule.kl_share, "anchor": _ANCHORS[reference]}
     return Objective(
         name=name,
+        sums_over_streams=True,
         plan=plan,
         estimator=rule.estimator,
         advantage=advantage,

@@ -111,6 +111,7 @@ def tracerl(
         divergence=divergence_named(divergence),
         anchor=anchor,
         needs=frozenset({"step_map"}),
+        sums_over_streams=True,
     )
 
 
@@ -170,6 +171,7 @@ def tracerl_value(
         anchor=anchor,
         needs=frozenset({"step_map", "value"}),
         prepare=partial(_policy_coefficients, trace=trace, normaliser=reduction.normaliser),
+        sums_over_streams=True,
     )
 
 
@@ -203,6 +205,7 @@ def tracerl_critic(
     reduction, trace = _reduction(normaliser), _Trace(shrink, per, parallel_blocks, gamma, 1.0)
     return Objective(
         name="tracerl_critic",
+        sums_over_streams=True,
         plan=trace.plan,
         estimator=weighted_token_logp,
         advantage=outcome,

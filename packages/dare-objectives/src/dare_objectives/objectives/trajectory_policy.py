@@ -104,6 +104,7 @@ def trajectory_policy(
     anchor: Anchor = "ref",
     needs: frozenset[str] = frozenset(),
     prepare: Callable[..., Coefficients] | None = None,
+    sums_over_streams: bool = False,
 ) -> Objective:
     """A PPO objective on the log-prob of each token in its own state.
 
@@ -123,6 +124,7 @@ def trajectory_policy(
         anchor: the old policy or the reference; the latter is needed if beta is above 0.
         needs: what else the objective needs.
         prepare: instead of `trajectory_coefficients`.
+        sums_over_streams: see `Objective`.
 
     Returns:
         Objective that needs `old` (or the on-policy shortcut).
@@ -135,6 +137,7 @@ def trajectory_policy(
     prepare = prepare or partial(trajectory_coefficients, advantage=advantage, normaliser=normaliser)
     return Objective(
         name=name,
+        sums_over_streams=sums_over_streams,
         plan=plan,
         estimator=partial(weighted_terms, weights=weights),
         advantage=advantage,

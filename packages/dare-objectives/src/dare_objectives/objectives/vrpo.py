@@ -122,6 +122,7 @@ def _preference(name: str, plan: Planner, terms: PairTerms, *, beta: float, per_
         needs=frozenset({"ref"}),
         on_policy_shortcut=False,
         detached=True,
+        sums_over_streams=True,
     )
 
 

@@ -5,7 +5,7 @@ from typing import Final, Literal
 from dare_samplers.caches import BlockKV
 from dare_samplers.config import SamplerConfig
 from dare_samplers.presets.choices import one_of, proposer
-from dare_samplers.revisers import Levenshtein, TokenEdit
+from dare_samplers.revisers import Levenshtein, MultiBlockEdit, TokenEdit
 from dare_samplers.rules import RepeatPenalty
 from dare_samplers.schedules import LinearFront
 from dare_samplers.selectors import Hybrid, Threshold
@@ -62,6 +62,7 @@ def llada21(
     tau_edit: float | None = None,
     max_post_steps: int = 16,
     temperature: float = 0.0,
+    multi_block: bool = False,
 ) -> SamplerConfig:
     """LLaDA2.1: masks are committed above one threshold, tokens of the block edited above another (arXiv:2602.08676).
 
@@ -73,6 +74,7 @@ def llada21(
         tau_edit: edits above this; None for the mode's.
         max_post_steps: most forwards of a block after its last mask.
         temperature: of the proposal; 0 for the most probable token.
+        multi_block: edit earlier blocks too.
 
     Raises:
         ValueError: for sizes that do not fit, an unknown mode or a threshold out of range.
@@ -87,7 +89,7 @@ def llada21(
         grid="zero",
         proposer=proposer(temperature),
         selector=Threshold(commit if tau is None else tau, strict=True),
-        reviser=TokenEdit(edit if tau_edit is None else tau_edit, max_post_steps),
+        reviser=(MultiBlockEdit if multi_block else TokenEdit)(edit if tau_edit is None else tau_edit, max_post_steps),
         cache=BlockKV(),
     )
 

@@ -1,7 +1,7 @@
 """Corrections late in the block: ReMDM on LLaDA."""
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -9,6 +9,9 @@ from torch import Tensor
 from dare_samplers.parts import Logits, Proposal, Revision, Slots
 from dare_samplers.revisers.places import spread, weakest
 from dare_samplers.selectors import rank
+
+if TYPE_CHECKING:
+    from dare_samplers.config import SamplerConfig
 
 __all__ = ["ReMaskLowest"]
 
@@ -44,6 +47,10 @@ class ReMaskLowest:
             )
         if self.rounds is not None and self.rounds < 0:
             raise ValueError(f"`rounds`: expected at least 0, got {self.rounds}; None takes half of the steps")
+
+    def check(self, config: "SamplerConfig") -> None:
+        """Refuse a config without steps, or with too few."""
+        self._corrections(config.steps_per_block)
 
     def revise(
         self, logits: Logits, proposal: Proposal, score: Tensor, slots: Slots, pick: Tensor, stored: Tensor

@@ -1,13 +1,16 @@
 """Remasking diffusion: ReMDM."""
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor
 
 from dare_samplers.parts import Logits, Proposal, Revision, Slots
 from dare_samplers.revisers.places import spread
+
+if TYPE_CHECKING:
+    from dare_samplers.config import SamplerConfig
 
 __all__ = ["ReMDM"]
 
@@ -76,6 +79,11 @@ class ReMDM:
                 f"`t_on`, `t_off`, `alpha`: expected 0 < t_off < t_on < 1 and 0 < alpha < 1 for the loop, got "
                 f"{self.t_on!r}, {self.t_off!r} and {self.alpha!r}; 0.55, 0.05 and 0.9 are published values"
             )
+
+    def check(self, config: "SamplerConfig") -> None:
+        """Refuse a config without steps."""
+        if config.steps is None:
+            raise ValueError("`steps`: expected a number for ReMDM, got None; its time runs over the steps of a block")
 
     def revise(
         self, logits: Logits, proposal: Proposal, score: Tensor, slots: Slots, pick: Tensor, stored: Tensor
