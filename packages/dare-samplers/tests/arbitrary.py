@@ -246,7 +246,6 @@ def scene_of(
         scorer=random.choice(SCORERS),
         score_law=random.choice(["model", "proposal"]),
         selector=selector,
-        reviser=reviser,
         rules=random.choice(RULES),
         guidance=random.choice([None, None, None, Guidance(0.5)]),
         smoothing=Smoothing() if name.startswith("tiny") and random.random() < 0.2 else None,
@@ -256,6 +255,7 @@ def scene_of(
     )
     if reviser in TIMED or (selector.uses_quota and random.random() < 0.7):
         config = config.replace(steps=config.blocks * random.randint(1, 5))
+    config = config.replace(reviser=reviser)
     rows = prompts(random, model_of(name).vocab_size, spans=spans, least=least)
     return Scene(name, config, rows, random.randrange(100))
 

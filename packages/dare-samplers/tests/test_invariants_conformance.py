@@ -55,7 +55,7 @@ PARTS = [
 
 def name(part) -> str:
     if not isinstance(part, SamplerConfig):
-        return repr(part)
+        return repr(part).partition(" at 0x")[0]  # the same on every worker
     return repr(part.reviser or part.guidance or (part.cache if part.cache != NoCache() else part.schedule))
 
 

@@ -187,10 +187,12 @@ def test_temperature_acts_on_the_proposal_alone(scene, temperature):
     torch.testing.assert_close(out.scores, out.sample_logprobs.exp() * (out.step_map >= 0), rtol=1e-9, atol=1e-12)
 
 
-@settings(max_examples=10)
+@settings(max_examples=14)
 @given(scenes(revisers=[]))
 def test_stopping_early_does_not_change_the_text(scene):
     """[17] Up to the first end token, for no more forwards."""
+    if scene.key % 2 and not scene.causal:  # one block, in which end tokens come before what is left of them
+        scene = scene.but(block_length=scene.config.gen_length, steps=None)
     whole = scene.run(stop=LengthStop())
     for stop in (EosStop(), EosStop("token")):
         out = scene.run(stop=stop)

@@ -203,3 +203,12 @@ def test_a_network_that_moves_takes_its_ids_along():
     model = Denoiser(net, mask_id=1)
     net.to("meta")
     assert model.device.type == "meta"
+
+
+def test_a_block_longer_than_the_response_is_remembered_whole():
+    """On the zero grid a response of one token fills a block; the memory of a rule must hold all of it."""
+    config = presets.llada22(3, 4, gen_length=1, block_length=8)
+    model = ToyDenoiser.random(block_length=8)
+    out = generate(model, [[1], [2, 5]], config)
+    assert bool((out.step_map >= 0)[out.block_id >= 0].all())
+    assert config.longest == 8

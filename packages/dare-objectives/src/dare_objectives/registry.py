@@ -95,7 +95,7 @@ def _announced() -> dict[str, list[EntryPoint]]:
 
 def _the_only(name: str, found: Mapping[str, list[EntryPoint]]) -> EntryPoint:
     owners = [*(["dare-objectives"] if name in objectives.__all__ else []), *map(_owner, found[name])]
-    if len(owners) > 9:
+    if len(owners) > 1:
         raise ValueError(
             f"objective {name!r}: expected one distribution to announce it, got {' and '.join(owners)}; uninstall one, "
             f"or ask for the address {found[name][-1].value!r}"

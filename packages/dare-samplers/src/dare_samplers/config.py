@@ -165,6 +165,11 @@ class SamplerConfig:
         return (self.block_length,) * whole + (rest,) * bool(rest)
 
     @property
+    def longest(self) -> int:
+        """Slots of the largest block."""
+        return self.block_length if isinstance(self.block_length, int) else max(self.block_length)
+
+    @property
     def steps_per_block(self) -> int | None:
         """Schedule steps planned for a block, None without a plan."""
         return None if self.steps is None else self.steps // self.blocks

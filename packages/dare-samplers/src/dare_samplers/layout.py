@@ -135,7 +135,7 @@ def begin(model: Denoises, prompts: Prompts, config: SamplerConfig, keys: Keys) 
         gen_length=config.gen_length,
         shape=(config.block_length, config.grid),
         parts=config.lasting,
-        attention_block=(model.block_length or max(config.sizes)) if causal else None,
+        attention_block=(model.block_length or config.longest) if causal else None,
         pad_id=model.pad_id,
         branches=1 if config.guidance is None or config.guidance.scale == 0 else 2,
         twins=tuple(

@@ -90,7 +90,7 @@ def _slots(model: Denoises, config: SamplerConfig, state: State, place: Place) -
     block = place.row(state.row_block).unsqueeze(-1)
     memory = state.memory.get("reviser")
     if memory is None and isinstance(config.reviser, RemembersSlots):
-        width = config.reviser.width(max(config.sizes))
+        width = config.reviser.width(config.longest)
         memory = state.memory["reviser"] = state.tokens.new_zeros(*state.tokens.shape, width)
     return Slots(
         index=place.at(state.slot),
@@ -120,7 +120,7 @@ def _with_rules(config: SamplerConfig, state: State, place: Place, slots: Slots,
             continue
         name = f"rule {number}"
         if name not in state.memory:
-            shape = (*state.tokens.shape, rule.width(max(config.sizes)))
+            shape = (*state.tokens.shape, rule.width(config.longest))
             state.memory[name] = logits.values.new_zeros(shape)
         logits, memory = rule.recall(logits, slots, place.at(state.memory[name]))
         _keep(state.memory[name], place, slots.open, memory)

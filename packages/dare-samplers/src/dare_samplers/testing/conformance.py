@@ -85,7 +85,7 @@ def _hold(condition: object, claim: str) -> None:
 
 
 def _toy(config: SamplerConfig) -> ToyDenoiser:
-    block = max(config.sizes) if config.grid == "zero" else None
+    block = config.longest if config.grid == "zero" else None
     return ToyDenoiser.random(reach=config.gen_length + 16, eos_bias=2.0, block_length=block)
 
 
