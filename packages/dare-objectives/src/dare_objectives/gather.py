@@ -69,7 +69,8 @@ def pick_logp(
 
 
 def _log_softmax(logits: Tensor, temperature: float, support: Tensor | None) -> Tensor:
-    logits = at_least_float32(logits) / temperature
+    logits = at_least_float32(logits)
+    logits = logits if temperature == 1 else logits / temperature
     return (logits if support is None else logits.masked_fill(~support, -torch.inf)).log_softmax(-1)
 
 
@@ -198,7 +199,8 @@ class _Chunked(Function):
                 logp = _log_softmax(functional.linear(hidden[part], weight, bias), temperature, support)
                 on_part = None if on_entropy is None else on_entropy[part]
                 slope = _slope(logp, labels[part], on_logp[part], on_part, support)
-                slope = (slope / temperature).to(weight.dtype)
+                slope = slope.div_(temperature).to(weight.dtype)
+                del logp
                 if on_hidden is not None:
                     on_hidden[part] = slope @ weight
                 if on_weight is not None:
@@ -211,10 +213,10 @@ class _Chunked(Function):
 
 
 def _slope(logp: Tensor, labels: Tensor, on_logp: Tensor, on_entropy: Tensor | None, support: Tensor | None) -> Tensor:
-    """Gradient on the logits: sum_c g_c (1[v = label_c] - p_v) - g_H p_v (log p_v + H)."""
-    p = logp.exp()
-    slope = (-p * on_logp.sum(1, keepdim=True)).scatter_add(1, labels, on_logp)
+    """Gradient on the logits: sum_c g_c (1[v = label_c] - p_v) - g_H p_v (log p_v + H). Overwrites `logp`."""
+    factor = -on_logp.sum(1, keepdim=True)
     if on_entropy is not None:
         finite = logp if support is None else logp.masked_fill(~support, 0.0)
-        slope = slope - on_entropy[:, None] * p * (finite + _entropy(logp, support)[:, None])
-    return slope if support is None else slope.masked_fill(~support, 0.0)
+        factor = factor - on_entropy[:, None] * (finite + _entropy(logp, support)[:, None])
+    slope = logp.exp_().mul_(factor).scatter_add_(1, labels, on_logp)
+    return slope if support is None else slope.masked_fill_(~support, 0.0)
