@@ -1,6 +1,7 @@
 """From token lists to the tensors that objectives read."""
 
 from collections.abc import Sequence
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -20,6 +21,7 @@ def collate(
     pad_id: int,
     mask_id: int,
     step_maps: Sequence[Sequence[int]] | None = None,
+    grid: Literal["prompt", "zero"] = "prompt",
 ) -> Batch:
     """Right-padded batch `[prompt; response; pad]`.
 
@@ -28,9 +30,11 @@ def collate(
         responses: token ids per row; all of them may be masked and scored.
         keys: int64 `[B]`.
         group: which rows are samples of one prompt.
-        block_length: positions of a response block; the prompt is block 0, response blocks count from 1.
+        block_length: positions of a block.
         pad_id: id of padding.
         mask_id: id of the mask token.
+        grid: where blocks begin: at the response, with the prompt as block 0, or at the row's first token, as
+            block-causal models count.
         step_maps: per row the step at which each response token was committed, for objectives of trajectories.
     """
     width = max(len(p) + len(r) for p, r in zip(prompts, responses, strict=True))
@@ -48,7 +52,10 @@ def collate(
             steps[row, begin : begin + len(values)] = torch.tensor(values, dtype=torch.int32)
     column = torch.arange(width)[None]
     valid = column < ends
-    blocks = torch.where(column < starts, 0, 1 + (column - starts).div(block_length, rounding_mode="floor"))
+    if grid == "zero":
+        blocks = column.expand(shape) // block_length
+    else:
+        blocks = torch.where(column < starts, 0, 1 + (column - starts).div(block_length, rounding_mode="floor"))
     return Batch(
         tokens=tokens.to(keys.device),
         valid=valid.to(keys.device),

@@ -109,12 +109,14 @@ class RlPipeline:
 
     def _batch(self, rollouts: Sequence[Rollout], keys: Tensor) -> Batch:
         spec = self.engine.lm.spec
+        causal = spec.attention == "block_causal"
         return collate(
             [r.prompt for r in rollouts],
             [r.response for r in rollouts],
             keys=keys,
             group=[i // self._config.rollout.n for i in range(len(rollouts))],
-            block_length=self._config.rollout.decode.block_length,
+            block_length=(causal and spec.block_length) or self._config.rollout.decode.block_length,
+            grid="zero" if causal else "prompt",
             pad_id=spec.pad_token_id,
             mask_id=spec.mask_token_id,
             step_maps=[r.step_map for r in rollouts] if "step_map" in self._objective.needs else None,

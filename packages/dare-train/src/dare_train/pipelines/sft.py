@@ -101,6 +101,7 @@ class SftPipeline:
             keys=keys,
             group=list(range(len(picked))),
             block_length=lm.spec.block_length or lm.spec.max_positions,
+            grid="zero" if lm.spec.attention == "block_causal" else "prompt",
             pad_id=lm.spec.pad_token_id,
             mask_id=lm.spec.mask_token_id,
         )
