@@ -5,7 +5,11 @@ import shutil
 from pathlib import Path
 
 import pytest
+import torch
 from safetensors.torch import load_file, save_file
+from transformers import Qwen3Config, Qwen3ForCausalLM
+
+from dare_models import DiffusionLM, ModelSpec, precision
 
 GOLDEN = Path(__file__).parent / "golden" / "llada"
 
@@ -61,3 +65,34 @@ def damaged(tmp_path):
     for name in ("config.json", "model.safetensors"):
         shutil.copyfile(GOLDEN / name, folder / name)
     return Checkpoint(folder)
+
+
+def stock(*, attention="block_causal", block_length=4, logit_offset=0, backend="sdpa", dtype="float64", layers=2):
+    """A tiny Qwen3 as a model of no family at all, with logits of order one and grouped queries."""
+    sizes = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": layers, "vocab_size": 40}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32}
+    config = Qwen3Config(**sizes, **heads, max_position_embeddings=512, tie_word_embeddings=False)
+    config.is_causal = False
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        module = Qwen3ForCausalLM(config)
+        for parameter in module.parameters():
+            parameter.data.add_(torch.randn(parameter.shape) * 0.15)
+    module.set_attn_implementation(backend)
+    spec = ModelSpec(
+        family="stock",
+        vocab_size=40,
+        mask_token_id=39,
+        pad_token_id=0,
+        max_positions=512,
+        eos_token_ids=(0,),
+        logit_offset=logit_offset,
+        attention=attention,
+        block_length=block_length if attention == "block_causal" else None,
+    )
+    return DiffusionLM(precision.place(module, dtype, "cpu").eval(), spec)
+
+
+@pytest.fixture
+def make_stock():
+    return stock

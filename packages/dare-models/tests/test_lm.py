@@ -5,7 +5,17 @@ import re
 import pytest
 import torch
 
-from dare_models import CheckpointError, DiffusionLM, load, tiny, tiny_tokenizer
+from dare_models import (
+    BlockCausal,
+    CheckpointError,
+    Dense,
+    DiffusionLM,
+    Documents,
+    Full,
+    load,
+    tiny,
+    tiny_tokenizer,
+)
 from dare_models.testing import dense_gather, example
 
 TOKENIZER = tiny_tokenizer("0123456789+=>")
@@ -32,14 +42,36 @@ def test_what_a_sampler_reads(lm):
     shown = (lm.level, lm.mask_id, lm.eos_ids, lm.pad_id, lm.vocab_size, lm.attention, lm.block_length, lm.left_context)
     assert shown == (2, 2, (0, 3), 0, 20, "full", None, 0)
     assert lm.device == torch.device("cpu")
-    assert not hasattr(lm, "new_cache")
+    assert (lm.attention_backend, lm.packs, lm.hidden_size) == ("sdpa", True, 64)
 
 
-def test_a_cache_is_refused_until_there_is_one(lm):
-    ids = torch.tensor([[7, 2]])
-    for argument in ({"cache": object()}, {"write": torch.ones(1, 2, dtype=torch.bool)}):
-        with pytest.raises(ValueError, match="no cache yet"):
-            lm(ids, **argument)
+def test_a_module_that_attends_causally_is_refused(lm):
+    module = tiny(tokenizer=TOKENIZER).module
+    module.config.is_causal = True
+    with pytest.raises(ValueError, match=r"`config\.is_causal` False"):
+        DiffusionLM(module, lm.spec)
+
+
+def test_states_and_head_make_the_logits(lm):
+    ids, rows = torch.tensor([[7, 2, 8]]), torch.tensor([[2, 0]])
+    assert torch.equal(lm.hidden(ids, rows=rows) @ lm.head_weight.T, lm(ids, rows=rows))
+
+
+def test_what_is_added_goes_to_the_embeddings(lm):
+    ids = torch.tensor([[7, 2, 8]])
+    weight = lm.module.get_input_embeddings().weight
+    moved = lm(ids, added=(weight[9] - weight[2]) * (ids == 2)[..., None])
+    assert torch.allclose(moved, lm(torch.tensor([[7, 9, 8]])), atol=1e-6)
+    assert torch.equal(lm.mix(torch.eye(lm.vocab_size)[None])[0], weight)
+
+
+def test_a_plan_says_who_sees_whom(lm):
+    ids = torch.tensor([[7, 2, 8, 9]])
+    assert torch.equal(lm(ids, plan=Full()), lm(ids))
+    blocks = torch.tensor([[0, 0, 1, 1]])
+    assert torch.allclose(lm(ids, plan=BlockCausal(blocks))[:, :2], lm(ids[:, :2]), atol=1e-6)
+    packed = lm(ids, plan=Dense(blocks[0] == blocks[0][:, None]))
+    assert torch.allclose(packed, lm(ids, plan=Documents(blocks, Full())), atol=1e-6)
 
 
 def test_blocks_do_not_matter_under_full_attention(lm):

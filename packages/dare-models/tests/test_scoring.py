@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dare_models.scoring import Scores, positions_of, score_streams
+from dare_models.scoring import Scores, check_shapes, full_layout, positions_of, score_streams
 from dare_models.testing import dense_gather, example
 
 
@@ -25,19 +25,23 @@ class Recorder:
     def __init__(self):
         self.fed = []
 
-    def __call__(self, ids, positions):
+    def __call__(self, ids, positions, plan):
+        assert plan is None
         self.fed.append((tuple(ids.shape), positions.clone()))
         return ids[..., None].double()
 
 
-def run(streams=None, **changes):
+def run(streams=None, offset=0, **changes):
     backbone, seen = Recorder(), []
 
     def score_rows(hidden, labels):
         seen.append(len(hidden))
         return Scores(hidden[:, 0] * 100 + labels)
 
-    return score_streams(backbone, score_rows, **{**shapes(), **changes}, streams=streams), backbone.fed, seen
+    data = {**shapes(), **changes}
+    check_shapes(**data, streams=streams)
+    layout = full_layout(data.pop("valid"), offset)
+    return score_streams(layout, backbone, score_rows, **data, streams=streams or 3), backbone.fed, seen
 
 
 def test_one_forward_and_the_head_only_on_targets():
@@ -66,6 +70,17 @@ def test_columns_that_are_padding_everywhere_are_not_fed():
     assert positions[::3].tolist() == [[0, 1, 2, -1], [-1, 0, 1, 2]]
     assert scores.logp.shape == (2, 3, 6)
     assert bool((scores.logp != 0).eq(target).all())
+
+
+def test_under_a_shift_the_state_to_the_left_scores():
+    valid = torch.tensor([[False, True, True, True, False, False], [False, False, True, True, True, True]])
+    target = shapes()["target"] & valid[:, None]
+    scores, _, _ = run(offset=1, valid=valid, target=target)
+    ids = shapes()["inputs"]
+    left = torch.cat([ids[..., :1], ids[..., :-1]], -1)
+    first = (positions_of(valid) == 0)[:, None]
+    expected = torch.where(first, ids, left) * 100.0 + ids
+    assert torch.equal(scores.logp, torch.where(target, expected, 0.0).double())
 
 
 def test_nothing_to_score_is_zero_with_a_gradient():

@@ -33,7 +33,7 @@ def test_dtype_does_not_change_the_draw():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"family": "lada"}, r"\['llada'\], got 'lada'; did you mean 'llada'"),
+        ({"family": "lada"}, r"\['llada', .*\], got 'lada'; did you mean 'llada'"),
         ({"hidden_size": 30}, "multiple of 2 x 2 heads, got 30"),
         ({"dtype": "int8"}, "`dtype` to be one of"),
     ],
@@ -52,7 +52,7 @@ def test_a_tokenizer_without_a_mask_is_refused(tmp_path):
 
 
 def test_unknown_family_lists_the_known():
-    with pytest.raises(ValueError, match=r"family of \['llada'\], got 'x'; choose"):
+    with pytest.raises(ValueError, match=r"family of \['llada', .*\], got 'x'; choose"):
         get_family("x")
 
 

@@ -1,5 +1,6 @@
 """Invariants 7-9, 12, 15, 17 and 21-24 of the design's list: strategies that must agree (numbers in brackets)."""
 
+import pytest
 import torch
 from arbitrary import (
     BLOCK_KV,
@@ -7,6 +8,7 @@ from arbitrary import (
     EOS,
     IN_BLOCK,
     MASK,
+    ROW_WIDE,
     Scene,
     facts,
     same,
@@ -35,10 +37,12 @@ from dare_samplers import (
     generate,
     presets,
 )
+from dare_samplers.revisers import RunningConfidence
 from dare_samplers.schedules import LinearFront
 from dare_samplers.scorers import Margin, NegEntropy, Probability
 from dare_samplers.selectors import All, EntropyBudget, Factor, Hybrid, SegmentMax
 from dare_samplers.testing import TableDenoiser, ToyDenoiser
+from dare_samplers.trace import EDITED
 
 BETA = ["toy", "tiny", "tiny_shift"]
 
@@ -143,6 +147,19 @@ def test_every_cache_is_exact_under_block_causal_attention(scene):
         out = scene.run(cache=policy)
         same(out, none)
         assert out.nfe >= none.nfe
+
+
+@pytest.mark.parametrize("reviser", ROW_WIDE, ids=lambda reviser: type(reviser).__name__)
+def test_what_changes_in_old_blocks_is_stored_anew(reviser):
+    """[9] Revisers that reach back: keys and values of old blocks, and of all that has seen them, are renewed."""
+    schedule = getattr(reviser, "schedule", LinearFront())
+    config = SamplerConfig(gen_length=10, block_length=4, grid="zero", proposer=Categorical(0.8), schedule=schedule)
+    steps = 3 * config.blocks if isinstance(reviser, RunningConfidence) else None
+    scene = Scene("tiny_causal", config.replace(reviser=reviser, steps=steps), [[4, 2, 0, 0, 0], [1, 2]], key=3)
+    none = scene.run()
+    assert bool((none.events.kind >= EDITED).any())
+    for policy in (Prefix(), Dual(), Vicinity(0, 0, 0), Horizon(0), *BLOCK_KV):
+        same(scene.run(cache=policy), none)
 
 
 def greedy_text(scene: Scene, row: int) -> list[int]:

@@ -88,34 +88,34 @@ def marginal(law: torch.Tensor, axes: list[int]) -> torch.Tensor:
     return law.sum(axes, keepdim=True) if axes else law
 
 
-def two_steps(law: torch.Tensor) -> torch.Tensor:
-    """What two steps of MDLM draw: every slot at the first or the second, each with probability 1 / 2.
+def law_of_mdlm(law: torch.Tensor, steps: int) -> torch.Tensor:
+    """What MDLM draws in so many steps: every slot comes up at each of them with the same probability.
 
-    Slots of a step are drawn independently, those of the second given those of the first.
+    Slots of a step are drawn independently, given those of the steps before.
     """
+    axes = range(law.ndim)
     total = torch.zeros_like(law)
-    for when in product([0, 1], repeat=law.ndim):
-        early, late = ([axis for axis, step in enumerate(when) if step == wanted] for wanted in (0, 1))
+    for when in product(range(steps), repeat=law.ndim):
         part = torch.ones_like(law)
-        for axis in early:
-            part = part * marginal(law, [other for other in range(law.ndim) if other != axis])
-        for axis in late:
-            part = part * marginal(law, [other for other in late if other != axis]) / marginal(law, late)
-        total = total + part / 2**law.ndim
+        for axis in axes:
+            unknown = [other for other in axes if when[other] >= when[axis]]
+            others = [other for other in unknown if other != axis]
+            part = part * marginal(law, others) / marginal(law, unknown)
+        total = total + part / steps**law.ndim
     return total
 
 
 @settings(max_examples=1)
 @given(st.integers(0, 10_000))
 def test_remdm_without_remasking_is_mdlm(seed):
-    """[23] The same law, that of two steps of the process: chi-square over all 27 outcomes, 26 degrees of freedom."""
+    """[23] The same law, that of three steps of the process: chi-square over all 27 outcomes, 26 degrees of freedom."""
     law = torch.rand(3, 3, 3, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) ** 2 + 0.02
     law = law / law.sum()
     rows, model = 2500, JointDenoiser(law)
-    expected = rows * two_steps(law).flatten()
+    expected = rows * law_of_mdlm(law, 3).flatten()
     for config in (
-        presets.mdlm(3, 2, eps=0.0),
-        *(presets.remdm(3, 2, kind, eta=0.0, top_p=None) for kind in ("cap", "conf")),
+        presets.mdlm(3, 3, eps=0.0),
+        *(presets.remdm(3, 3, kind, eta=0.0, top_p=None) for kind in ("cap", "conf")),
     ):
         out = generate(model, [[]] * rows, config, keys=seed)
         cell = (out.completions * torch.tensor([9, 3, 1])).sum(-1)

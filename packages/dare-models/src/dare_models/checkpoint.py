@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Generator, Mapping
+from collections.abc import Collection, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.core_model_loading import revert_weight_conversion
 from transformers.utils import logging
 from transformers.utils.hub import cached_file
 
@@ -128,24 +129,40 @@ def verify(folder: Path, family: Family, config: PreTrainedConfig) -> None:
     headers = read_headers(folder)
     with torch.device("meta"):
         skeleton = family.model_class(config)
-    _check_names_and_shapes(family, {name: tuple(t.shape) for name, t in skeleton.state_dict().items()}, headers)
-    _check_dtypes(headers, declared_dtype(read_config(folder)))
+    _check_names_and_shapes(family, skeleton, headers)
+    _check_dtypes(headers, declared_dtype(read_config(folder)), family.float32_tensors)
 
 
-def _check_names_and_shapes(
-    family: Family, expected: Mapping[str, tuple[int, ...]], headers: Mapping[str, TensorHeader]
-) -> None:
-    source: dict[str, str] = {}
-    for name, native in family.native_names(headers).items():
-        if native in source:
-            raise CheckpointError(f"tensor {name!r}: expected once, but {source[native]!r} is the same parameter")
-        if native not in expected:
+def _check_names_and_shapes(family: Family, skeleton: PreTrainedModel, headers: Mapping[str, TensorHeader]) -> None:
+    """Compare with what saving the model would write; a parameter may also come whole, under its native name."""
+    parameters = skeleton.state_dict()
+    originals = revert_weight_conversion(skeleton, dict(parameters))
+    shapes = {name: tuple(tensor.shape) for name, tensor in (parameters | originals).items()}
+    source: dict[str, str] = {}  # parameter -> one of the tensors that fill it
+    whole = {name for name in headers if name in parameters}
+    for name, targets in family.native_names(headers).items():
+        if name not in shapes:
             raise CheckpointError(f"tensor {name!r}: expected none of this name in the {family.name} family, got one")
-        if headers[name].shape != expected[native]:
-            raise CheckpointError(f"tensor {name!r}: expected shape {expected[native]}, got {headers[name].shape}")
-        source[native] = name
-    if missing := sorted(expected.keys() - source.keys()):
-        raise CheckpointError(f"{len(missing)} parameters: expected in the checkpoint, got none, first {missing[0]!r}")
+        if headers[name].shape != shapes[name]:
+            raise CheckpointError(f"tensor {name!r}: expected shape {shapes[name]}, got {headers[name].shape}")
+        for target in targets:
+            if target in source and (name in whole or target in whole):
+                raise CheckpointError(f"tensor {name!r}: expected once, but {source[target]!r} is the same parameter")
+            source[target] = name
+    _check_nothing_is_missing(family, originals, headers.keys())
+
+
+def _check_nothing_is_missing(family: Family, originals: Iterable[str], found: Collection[str]) -> None:
+    missing: dict[str, str] = {}
+    for name, targets in family.native_names(originals).items():
+        if name not in found:
+            missing.update({target: name for target in targets if target not in found})
+    if missing:
+        first = min(missing)
+        raise CheckpointError(
+            f"{len(missing)} parameters: expected in the checkpoint, got none, or not all of them, "
+            f"first {first!r} (tensor {missing[first]!r})"
+        )
 
 
 @contextmanager
@@ -184,12 +201,25 @@ def write(
         CheckpointError: `path` exists, or the module holds tensors that the layout has no place for.
     """
     with new_folder(path) as folder, quiet():
-        module.save_pretrained(folder)
+        module.save_pretrained(folder, state_dict=_as_stored(module))
         if tokenizer is not None:
             tokenizer.save_pretrained(folder)
         for file in folder.iterdir():  # safetensors keeps its files private; others may read the config, so these too
             file.chmod((folder / CONFIG).stat().st_mode)
         verify(folder, family, family.config(read_config(folder)))
+
+
+def _as_stored(module: PreTrainedModel) -> dict[str, torch.Tensor]:
+    """Return the state, its float32 buffers in the parameters' dtype if all of them survive that.
+
+    Routing biases are float32 in memory; releases store them either way.
+    """
+    state = module.state_dict()
+    if module.dtype not in (torch.float16, torch.bfloat16):
+        return state
+    wide = {name: tensor for name, tensor in state.items() if tensor.dtype is torch.float32}
+    narrow = {name: tensor.to(module.dtype) for name, tensor in wide.items()}
+    return state | narrow if all(torch.equal(narrow[name].float(), wide[name]) for name in wide) else state
 
 
 @contextmanager
@@ -236,12 +266,14 @@ def _check_index(weight_map: Mapping[str, str], headers: Mapping[str, TensorHead
             raise CheckpointError(f"tensor {name!r}: expected in {listed} by {INDEX}, found in {found}")
 
 
-def _check_dtypes(headers: Mapping[str, TensorHeader], declared: str | None) -> None:
+def _check_dtypes(headers: Mapping[str, TensorHeader], declared: str | None, float32_tensors: tuple[str, ...]) -> None:
     wanted = declared
     for name, header in headers.items():
         dtype = DTYPES.get(header.dtype)
         if dtype is None:
             raise CheckpointError(f"tensor {name!r}: expected one of {sorted(DTYPES)}, got {header.dtype}")
+        if dtype == "float32" and name.endswith(float32_tensors):
+            continue
         wanted = wanted or dtype
         if dtype != wanted:
             origin = "`torch_dtype` of config.json" if declared else "the tensors before it"

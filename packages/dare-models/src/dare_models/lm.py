@@ -12,9 +12,12 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from dare_models import checkpoint
-from dare_models.attention import Full, materialise
+from dare_models.attention import Plan
+from dare_models.cache import PositionCache
 from dare_models.families import get_family
-from dare_models.scoring import Gather, Gathered, Scores, score_streams
+from dare_models.network import backend_of, new_cache, plan_of, run, run_cached, sources, weights_version
+from dare_models.noisy_clean import check_blocks, noisy_clean_layout
+from dare_models.scoring import Gather, Gathered, Scores, check_shapes, full_layout, positions_of, score_streams
 from dare_models.spec import ModelSpec
 
 Message = Mapping[str, str]
@@ -26,9 +29,16 @@ class DiffusionLM:
     It wraps the module and does not own it: give `lm.module` to the optimiser, to peft, to an engine.
 
     Args:
-        module: a transformers model with a language-model head.
+        module: a transformers model with a language-model head, and `config.is_causal` False.
         spec: its facts.
         tokenizer: needed for text only.
+
+    Attributes:
+        version: number of the weights, which a cache remembers; None counts the changes torch can see. Set one where
+            something else decides what the module computes, such as which adapter is on.
+
+    Raises:
+        ValueError: the module would attend causally.
     """
 
     level = 2
@@ -36,9 +46,12 @@ class DiffusionLM:
     def __init__(
         self, module: PreTrainedModel, spec: ModelSpec, tokenizer: PreTrainedTokenizerBase | None = None
     ) -> None:
+        if getattr(module.config, "is_causal", True):
+            raise ValueError("expected a module with `config.is_causal` False, got a causal one; set it in the config")
         self.module = module
         self.spec = spec
         self.tokenizer = tokenizer
+        self.version: int | None = None
 
     def __repr__(self) -> str:
         size = sum(parameter.numel() for parameter in self.module.parameters())
@@ -58,6 +71,11 @@ class DiffusionLM:
     def vocab_size(self) -> int:
         """Number of logits."""
         return self.spec.vocab_size
+
+    @property
+    def hidden_size(self) -> int:
+        """Width of the states."""
+        return int(self.module.config.hidden_size)
 
     @property
     def mask_id(self) -> int:
@@ -89,6 +107,28 @@ class DiffusionLM:
         """Columns that a window needs on its left for aligned logits."""
         return self.spec.logit_offset
 
+    @property
+    def attention_backend(self) -> str:
+        """Transformers' name of the attention implementation in use."""
+        return backend_of(self.module)
+
+    @property
+    def packs(self) -> bool:
+        """Whether several documents may share a row."""
+        return self.attention_backend in ("sdpa", "eager", "flex_attention")
+
+    @property
+    def head_weight(self) -> Tensor:
+        """Weight [V, d] of the language-model head, for losses that fuse it.
+
+        Raises:
+            TypeError: the head is more than that.
+        """
+        head = self._head()
+        if type(head) is not nn.Linear or head.bias is not None:
+            raise TypeError(f"expected a plain linear head without bias, got {head}; `score` reads its weight directly")
+        return head.weight
+
     def __call__(
         self,
         ids: Tensor,
@@ -98,37 +138,100 @@ class DiffusionLM:
         write: Tensor | None = None,
         cache: object = None,
         rows: Tensor | None = None,
+        documents: Tensor | None = None,
+        added: Tensor | None = None,
+        plan: Plan | None = None,
     ) -> Tensor:
         """Return aligned logits: row n scores the token at column `rows[b, n]`.
+
+        With a cache, a fed token takes the place of the stored one at its position, `write` stores it, and the logits
+        have no gradient.
 
         Args:
             ids: [B, Q] int64.
             positions: [B, Q] int64, counted from the row's first real token, -1 on padding; None counts columns.
-            blocks: [B, Q] block ids; without effect under full attention.
-            write: [B, Q] bool, what to store in the cache; no cache here yet.
-            cache: must be None.
+            blocks: [B, Q] block ids, without effect under full attention; None cuts positions into `block_length`.
+            write: [B, Q] bool, what to store in the cache; None stores nothing.
+            cache: from `new_cache`.
             rows: [B, N] columns to score, repeats allowed; None scores all.
+            documents: [1, Q] document of each token of a packed row, which is its row of the cache; -1 on padding.
+            added: [B, Q, d], added to the embeddings.
+            plan: who sees whom, in place of what `positions`, `blocks` and `documents` say; not with a cache.
 
         Returns:
             [B, N, V] logits in the module's dtype.
 
         Raises:
-            ValueError: shapes that do not fit, or a cache.
+            ValueError: shapes that do not fit, or a cache of other weights.
+            TypeError: a cache of another kind.
         """
-        if cache is not None or write is not None:
-            raise ValueError(
-                f"expected cache=None and write=None, got {cache!r} and {write!r}; this family offers no cache yet"
-            )
+        hidden = self.hidden(
+            ids,
+            positions=positions,
+            blocks=blocks,
+            write=write,
+            cache=cache,
+            rows=rows,
+            documents=documents,
+            added=added,
+            plan=plan,
+        )
+        logits = self._head()(hidden)
+        return logits if cache is None else logits.detach()
+
+    def hidden(
+        self,
+        ids: Tensor,
+        *,
+        positions: Tensor | None = None,
+        blocks: Tensor | None = None,
+        write: Tensor | None = None,
+        cache: object = None,
+        rows: Tensor | None = None,
+        documents: Tensor | None = None,
+        added: Tensor | None = None,
+        plan: Plan | None = None,
+    ) -> Tensor:
+        """Return the states [B, N, d] from which the head makes the logits of a call; arguments as there."""
         if positions is None:
             positions = torch.arange(ids.shape[1], device=ids.device).expand_as(ids)
-        elif positions.shape != ids.shape:
-            raise ValueError(f"expected `positions` of shape {tuple(ids.shape)}, got {tuple(positions.shape)}")
+        for name, given in (("positions", positions), ("blocks", blocks), ("write", write), ("documents", documents)):
+            if given is not None and given.shape != ids.shape:
+                raise ValueError(f"expected `{name}` of shape {tuple(ids.shape)}, got {tuple(given.shape)}")
         if rows is not None and rows.shape[:1] != ids.shape[:1]:
             raise ValueError(f"expected `rows` [{ids.shape[0]}, N], got {list(rows.shape)}")
-        hidden = self._hidden(ids, positions)
-        if rows is not None:
-            hidden = hidden.gather(1, rows[..., None].expand(-1, -1, hidden.shape[-1]))
-        return self._head()(hidden)
+        if documents is not None and len(ids) != 1:
+            raise ValueError(f"expected one row of packed documents, got {len(ids)}")
+        grid = self._grid(positions, blocks)
+        store = self._store(cache, write, plan)
+        if store is None:
+            seen = plan_of(positions, grid, documents) if plan is None else plan
+            states = run(self.module, ids, positions, seen, added)
+        else:
+            feed = store.begin(positions, grid, write, documents)
+            states = run_cached(self.module, ids, positions, feed, store, added)
+        if self.spec.logit_offset:
+            at = sources(positions, documents)
+            rows = at if rows is None else at.gather(1, rows)
+        return states if rows is None else states.gather(1, rows[..., None].expand(-1, -1, states.shape[-1]))
+
+    def new_cache(self, batch: int, capacity: int) -> PositionCache:
+        """Return an empty cache for the weights as they are now.
+
+        Args:
+            batch: rows.
+            capacity: positions per row.
+        """
+        return new_cache(self.module, batch, capacity, self._version())
+
+    def mix(self, probabilities: Tensor) -> Tensor:
+        """Return expected embeddings [B, N, d], for `added`.
+
+        Args:
+            probabilities: [B, N, V] laws over the vocabulary.
+        """
+        weight = self.module.get_input_embeddings().get_parameter("weight")
+        return probabilities.to(weight.dtype) @ weight[: self.vocab_size]
 
     def score(
         self,
@@ -155,13 +258,15 @@ class DiffusionLM:
             target: [B, K, S] bool, positions to score; a subset of `valid`.
             labels: [B, K, S] or [B, K, S, C] int64, ids to score there.
             valid: [B, S] bool, False on padding.
-            blocks: [B, S] block ids; without effect under full attention.
+            blocks: [B, S] block ids, without effect under full attention; None cuts positions into `block_length`.
             gather: (hidden [N, d], weight [V, d], labels [N] or [N, C]) -> log-probabilities, chunked;
                 `dare_objectives.gather_logp`, or another of that shape.
-            want: what else `gather` returns for the same rows, by name ("entropy").
+            want: what else `gather` returns for the same rows, by name ("entropy", "topk:8").
             temperature: divides the logits.
             support: [V] bool, ids that take part in the softmax; None means all.
-            streams: at most this many streams in one forward; None means all. It does not change the result.
+            streams: at most this many streams in one forward; it does not change the result. None means all of them
+                under full attention, and one under block-causal attention, where each is fed beside its clean row.
+                Several share that row with the flex backend only.
 
         Returns:
             Scores of shape [B, K, S] (or [B, K, S, C]), zero off target.
@@ -169,13 +274,23 @@ class DiffusionLM:
         Raises:
             ValueError: shapes that do not fit, or targets on padding.
         """
-        del clean, blocks
-        weight = self._head_weight()
+        check_shapes(inputs, target, labels, valid, streams)
+        weight = self.head_weight
 
         def score_rows(hidden: Tensor, ids: Tensor) -> Gathered:
             return gather(hidden, weight, ids, temperature=temperature, support=support, want=want)
 
-        return score_streams(self._hidden, score_rows, inputs, target, labels, valid, streams)
+        def states(ids: Tensor, positions: Tensor, plan: Plan | None) -> Tensor:
+            return run(self.module, ids, positions, plan_of(positions, None, None) if plan is None else plan)
+
+        grid = self._grid(positions_of(valid), blocks)
+        if grid is None:
+            layout, together = full_layout(valid, self.spec.logit_offset), streams or inputs.shape[1]
+        else:
+            check_blocks(valid, grid)
+            shared, together = self.attention_backend == "flex_attention", streams or 1
+            layout = noisy_clean_layout(clean, valid, grid, offset=self.spec.logit_offset, shared=shared)
+        return score_streams(layout, states, score_rows, inputs, target, labels, together)
 
     def recompute_activations(self) -> None:
         """Trade time for memory: the backward pass computes the activations inside layers again.
@@ -241,27 +356,37 @@ class DiffusionLM:
             raise ValueError(f"expected layout 'original', got {layout!r}")
         checkpoint.write(path, get_family(self.spec.family), self.module, self.tokenizer)
 
-    def _hidden(self, ids: Tensor, positions: Tensor) -> Tensor:
-        """Return the last hidden states [B, Q, d]; the only place where the network runs."""
-        real = positions >= 0
-        plan = Full(None if bool(real.all()) else real)
-        mask = materialise(plan, backend=self._backend(), dtype=self.dtype)
-        network = self.module.get_decoder()
-        return network(ids, attention_mask=mask, position_ids=positions.clamp(min=0), use_cache=False).last_hidden_state
+    def _version(self) -> int:
+        return weights_version(self.module) if self.version is None else self.version
 
-    def _backend(self) -> str:
-        return str(self.module.config._attn_implementation)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+    def _grid(self, positions: Tensor, blocks: Tensor | None) -> Tensor | None:
+        """Block ids under block-causal attention, else None."""
+        if self.spec.attention == "full":
+            return None
+        assert self.spec.block_length is not None, "a block-causal spec has one"
+        return positions.div(self.spec.block_length, rounding_mode="floor") if blocks is None else blocks
+
+    def _store(self, cache: object, write: Tensor | None, plan: Plan | None) -> PositionCache | None:
+        """The cache, if it may be used in this call."""
+        if cache is None:
+            if write is not None:
+                raise ValueError("expected a `cache` beside `write`, got none; make one with `new_cache`")
+            return None
+        if not isinstance(cache, PositionCache):
+            raise TypeError(f"expected a cache from `new_cache`, got {type(cache).__name__}")
+        if plan is not None:
+            raise ValueError(f"expected plan=None with a cache, got {type(plan).__name__}; the cache makes its own")
+        if cache.version != self._version():
+            raise ValueError(
+                f"expected a cache of the weights as they are now (version {self._version()}), got one of version "
+                f"{cache.version}; make a new one with `new_cache`"
+            )
+        return cache
 
     def _head(self) -> nn.Module:
         head = self.module.get_output_embeddings()
         assert head is not None, "every family has a language-model head"
         return head
-
-    def _head_weight(self) -> Tensor:
-        head = self._head()
-        if type(head) is not nn.Linear or head.bias is not None:
-            raise TypeError(f"expected a plain linear head without bias, got {head}; `score` reads its weight directly")
-        return head.weight
 
     def _tokenizer(self) -> PreTrainedTokenizerBase:
         if self.tokenizer is None:

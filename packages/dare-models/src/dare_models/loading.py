@@ -11,6 +11,7 @@ from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from dare_models import checkpoint, precision
 from dare_models.families import family_for, register
+from dare_models.families.experts import compute_experts
 from dare_models.lm import DiffusionLM
 
 
@@ -20,7 +21,9 @@ def load(
     dtype: str | torch.dtype = "float32",
     device: str | torch.device = "cpu",
     mask_token_id: int | None = None,
+    block_length: int | None = None,
     backend: str = "sdpa",
+    experts: str = "eager",
 ) -> DiffusionLM:
     """Load a checkpoint in the layout of its original repository, without remote code.
 
@@ -33,14 +36,19 @@ def load(
         device: where the parameters go.
         mask_token_id: mask id, where the checkpoint does not record it. Ends of turn are the tokenizer's: without
             its files decoding stops at ends of text alone.
+        block_length: positions per block, where the checkpoint was trained with another number than it records or
+            than the family's first releases have.
         backend: transformers' attention implementation.
+        experts: how the experts of a mixture are multiplied: "eager", "batched_mm" or "grouped_mm" (fast on
+            accelerators).
 
     Returns:
         The model in eval mode.
 
     Raises:
         CheckpointError: a file, tensor or dtype that does not fit, by name.
-        ValueError: a config field that the family does not implement, no mask id, or a device that is not there.
+        ValueError: a config field that the family does not implement, no mask id, a device that is not there, or
+            experts that are not there.
     """
     register()
     _check_device(device)
@@ -49,7 +57,7 @@ def load(
     family = family_for(fields)
     if mask_token_id is not None:
         fields = {**fields, "mask_token_id": mask_token_id}
-    config = family.config(fields)
+    config = family.config(family.with_block_length(fields, block_length))
     tokenizer = _load_tokenizer(folder)
     spec = family.describe(config, tokenizer)
     if tokenizer is not None and len(tokenizer) > spec.vocab_size:
@@ -70,7 +78,8 @@ def load(
     module, info = loaded
     if problems := {name: keys for name, keys in info.items() if keys}:
         raise checkpoint.CheckpointError(f"expected transformers to load {str(folder)!r} whole, got {problems}")
-    return DiffusionLM(precision.place(module, dtype, device).eval(), spec, tokenizer)
+    compute_experts(precision.place(module, dtype, device), experts)
+    return DiffusionLM(module.eval(), spec, tokenizer)
 
 
 def _check_device(device: str | torch.device) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, TypeVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
@@ -28,11 +28,12 @@ def as_dtype(dtype: str | torch.dtype) -> torch.dtype:
 
 
 def place(module: ModuleT, dtype: str | torch.dtype, device: str | torch.device) -> ModuleT:
-    """Cast the parameters of a module and move it, in place; in float64 its norms compute in float64 too.
+    """Cast the parameters of a module and move it, in place; in float64 its norms and routers compute in float64 too.
 
-    Buffers keep their dtype: rotary frequencies in bfloat16 would be wrong angles. transformers' RMS norms compute in
-    float32 whatever the dtype, which would leave float64 no better than 1e-8. Parameters get memory of their own: in
-    the mapped file they lie where its header ends, and matrix products may round by alignment.
+    Buffers keep their dtype: rotary frequencies in bfloat16 would be wrong angles. transformers' RMS norms and its
+    sigmoid routers compute in float32 whatever the dtype, which would leave float64 no better than 1e-8. Parameters
+    get memory of their own: in the mapped file they lie where its header ends, and matrix products may round by
+    alignment.
 
     Args:
         module: a transformers model.
@@ -48,9 +49,11 @@ def place(module: ModuleT, dtype: str | torch.dtype, device: str | torch.device)
     module.to(device=device)
     if wanted is torch.float64:
         for parent in list(module.modules()):
-            for name, norm in list(parent.named_children()):
-                if hasattr(norm, "variance_epsilon"):
-                    setattr(parent, name, _exact_norm(norm))
+            for name, child in list(parent.named_children()):
+                if hasattr(child, "variance_epsilon"):
+                    setattr(parent, name, _exact_norm(child))
+                elif hasattr(child, "e_score_correction_bias"):
+                    setattr(parent, name, ExactRouter(child))
     return module
 
 
@@ -59,3 +62,40 @@ def _exact_norm(norm: Any) -> nn.RMSNorm:
     exact = nn.RMSNorm(norm.weight.shape, eps=norm.variance_epsilon)
     exact.weight = norm.weight
     return exact
+
+
+class ExactRouter(nn.Module):
+    """Choice of experts by sigmoid scores inside the best groups, in the dtype of the input.
+
+    Args:
+        router: transformers' router, whose weight and settings are taken over.
+    """
+
+    e_score_correction_bias: Tensor
+
+    def __init__(self, router: Any) -> None:
+        super().__init__()
+        self.weight: nn.Parameter = router.weight
+        self.register_buffer("e_score_correction_bias", router.e_score_correction_bias)
+        self.groups: int = router.num_group
+        self.open_groups: int = router.topk_group
+        self.experts: int = router.top_k
+        self.factor: float = router.routed_scaling_factor
+        self.normalise: bool = router.norm_topk_prob
+
+    def forward(self, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the logits [N, E] of all experts, and weights and ids [N, k] of the chosen ones.
+
+        Args:
+            hidden: [..., d].
+        """
+        logits = nn.functional.linear(hidden.flatten(0, -2), self.weight)
+        scores = logits.sigmoid()
+        by_group = (scores + self.e_score_correction_bias).unflatten(1, (self.groups, -1))
+        best = by_group.topk(2, dim=-1).values.sum(-1).topk(self.open_groups, dim=-1).indices
+        closed = torch.ones_like(by_group[..., 0], dtype=torch.bool).scatter(1, best, False)
+        chosen = by_group.masked_fill(closed[..., None], -torch.inf).flatten(1).topk(self.experts, dim=-1).indices
+        weights = scores.gather(1, chosen)
+        if self.normalise:
+            weights = weights / weights.sum(-1, keepdim=True)
+        return logits, weights * self.factor, chosen

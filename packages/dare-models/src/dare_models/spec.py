@@ -27,7 +27,8 @@ class ModelSpec:
         block_length: positions per block; None where any block length is legal.
         generation: the publisher's sampler defaults.
         capabilities: what the family can do, by name.
-        lora_targets: module names that low-rank adapters attach to.
+        lora_targets: names of linear modules that low-rank adapters attach to.
+        lora_parameters: names of bare parameters (the experts of a mixture) that they attach to as well.
 
     Raises:
         ValueError: an id outside the vocabulary, an unknown attention kind, a missing block length.
@@ -51,6 +52,7 @@ class ModelSpec:
     generation: Mapping[str, Any] = field(default_factory=dict, hash=False)
     capabilities: tuple[str, ...] = ()
     lora_targets: tuple[str, ...] = ()
+    lora_parameters: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Check every field once, here."""

@@ -20,6 +20,8 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from dare_models import invariants
+from dare_models.families import get_family
 from dare_models.lm import DiffusionLM
 from dare_models.loading import load
 from dare_models.scoring import Gathered, Scores
@@ -82,7 +84,7 @@ def dense_gather(
         labels: [N] or [N, C].
         temperature: divides the logits.
         support: [V] bool.
-        want: "entropy" adds the entropies.
+        want: "entropy" adds the entropies, "topk:N" the N largest log-probabilities and their ids.
     """
     logits = hidden @ weight.T / temperature
     if support is not None:
@@ -90,7 +92,9 @@ def dense_gather(
     logp = logits.log_softmax(-1)
     picked = logp.gather(1, labels if labels.ndim == 2 else labels[:, None]).reshape(labels.shape)
     finite = logp.masked_fill(logp == -torch.inf, 0.0)
-    return Scores(picked, -(logp.exp() * finite).sum(-1) if "entropy" in want else None)
+    entropy = -(logp.exp() * finite).sum(-1) if "entropy" in want else None
+    counts = [int(word.removeprefix("topk:")) for word in want if word.startswith("topk:")]
+    return Scores(picked, entropy, *(logp.topk(counts[0]) if counts else ()))
 
 
 def check_spec(family: str) -> None:
@@ -103,13 +107,32 @@ def check_spec(family: str) -> None:
 
 
 def check_bidirectional(family: str) -> None:
-    """The first position's logits depend on the last token, and the last one's on the first."""
+    """Inside a block, the first position's logits depend on the last token, and the last one's on the first."""
     lm = example(family)
     ids = _ids(lm, rows=1)
-    for changed, seen in ((-1, 0), (0, -1)):
+    last = min(lm.block_length or ids.shape[1], ids.shape[1]) - 1
+    for changed, seen in ((last, 0), (0, last)):
         other = ids.clone()
         other[0, changed] = (other[0, changed] + 1) % lm.vocab_size
         _true(float((lm(ids) - lm(other))[0, seen].detach().abs().max()) > 1e-6, f"column {seen} sees column {changed}")
+
+
+def check_blocks(family: str) -> None:
+    """Under block-causal attention no block depends on a later one, and the training forward keeps to it."""
+    lm = example(family)
+    if lm.attention == "block_causal":
+        invariants.blocks_in_order(lm)
+        invariants.halves_agree(lm)
+
+
+def check_cache(family: str) -> None:
+    """Cached forwards equal uncached ones where they must: append, view, window, select, truncate."""
+    invariants.cached_equals_uncached(example(family))
+
+
+def check_packed(family: str) -> None:
+    """Packed documents score as they do alone."""
+    invariants.packed_equals_separate(example(family))
 
 
 def check_padding(family: str) -> None:
@@ -213,7 +236,8 @@ def check_round_trip(family: str) -> None:
             _same((second / file.name).read_bytes() == file.read_bytes(), True, f"bytes of {file.name}")
         names = load_file(first / "model.safetensors").keys()
         _same(json.loads((first / "config.json").read_text())["architectures"], [type(lm.module).__name__], "class")
-        _same(len(names), len(lm.module.state_dict()), "number of tensors")
+        filled = {native for natives in get_family(family).native_names(names).values() for native in natives}
+        _same(filled, set(lm.module.state_dict()), "parameters that the files fill")
 
 
 def check_determinism(family: str) -> None:
@@ -246,6 +270,9 @@ def check_no_generate(family: str) -> None:
 CHECKS: tuple[Callable[[str], None], ...] = (
     check_spec,
     check_bidirectional,
+    check_blocks,
+    check_cache,
+    check_packed,
     check_padding,
     check_backends,
     check_rows,
@@ -282,10 +309,10 @@ def _score(
 
 
 def _naive_score(lm: DiffusionLM, inputs: Tensor, target: Tensor, labels: Tensor, valid: Tensor) -> Tensor:
-    """One row and one stream at a time, without its padding, all logits."""
+    """One row, stream and block at a time, without its padding, all logits."""
     out = torch.zeros(inputs.shape, dtype=lm.dtype)
     for b, k in torch.cartesian_prod(torch.arange(inputs.shape[0]), torch.arange(inputs.shape[1])).tolist():
-        logp = lm(inputs[b : b + 1, k, valid[b]])[0].log_softmax(-1)
+        logp = invariants.conditionals(lm, inputs[b, k, valid[b]], inputs[b, 0, valid[b]])
         picked = logp.gather(1, labels[b, k, valid[b]][:, None])[:, 0]
         out[b, k, valid[b]] = picked * target[b, k, valid[b]]
     return out

@@ -24,6 +24,7 @@ def tiny(
     heads: int = 2,
     intermediate_size: int = 128,
     max_positions: int = 1024,
+    block_length: int | None = None,
     dtype: str | torch.dtype = "float32",
     device: str | torch.device = "cpu",
     backend: str = "sdpa",
@@ -41,6 +42,7 @@ def tiny(
         heads: attention heads.
         intermediate_size: width of the feed-forward part.
         max_positions: longest canvas, as recorded in the config.
+        block_length: positions per block; None takes the releases'.
         dtype: floating-point type of the parameters.
         device: where the parameters go.
         backend: transformers' attention implementation.
@@ -60,7 +62,7 @@ def tiny(
     register()
     chosen = get_family(family)
     size = TinySize(hidden_size, layers, heads, intermediate_size, max_positions)
-    config = chosen.config(chosen.tiny_fields(size, tokenizer))
+    config = chosen.config(chosen.with_block_length(chosen.tiny_fields(size, tokenizer), block_length))
     spec = chosen.describe(config, tokenizer)
     with torch.random.fork_rng(devices=[]):
         module = chosen.model_class(config)

@@ -4,22 +4,28 @@ from __future__ import annotations
 
 import difflib
 
-from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, PreTrainedConfig
 from transformers.conversion_mapping import register_checkpoint_conversion_mapping
 
+from dare_models.families.dream import DREAM
 from dare_models.families.family import Family
+from dare_models.families.fast_dllm_v2 import FAST_DLLM_V2
 from dare_models.families.llada import LLADA
+from dare_models.families.llada2 import LLADA2
+from dare_models.families.llada_moe import LLADA_MOE
+from dare_models.families.sdar import SDAR
+from dare_models.families.sdar_moe import SDAR_MOE
 
 __all__ = ["FAMILIES", "Family", "family_for", "family_names", "get_family", "register"]
 
-FAMILIES: tuple[Family, ...] = (LLADA,)
+FAMILIES: tuple[Family, ...] = (LLADA, LLADA_MOE, DREAM, SDAR, SDAR_MOE, LLADA2, FAST_DLLM_V2)
 
 
 def family_names() -> tuple[str, ...]:
     """Return the names of all families.
 
     >>> family_names()
-    ('llada',)
+    ('llada', 'llada_moe', 'dream', 'sdar', 'sdar_moe', 'llada2', 'fast_dllm_v2')
     """
     return tuple(family.name for family in FAMILIES)
 
@@ -59,8 +65,14 @@ def register() -> None:
     `load` and `tiny` call it; call it yourself only before using `AutoModel` on such a checkpoint, in every process
     that does. Calling it again changes nothing.
     """
+    types: dict[str, type[PreTrainedConfig]] = {}
     for family in FAMILIES:
-        AutoConfig.register(family.config_class.model_type, family.config_class, exist_ok=True)
+        # Where families share a model type, the first one's config class tells them apart.
+        AutoConfig.register(
+            family.config_class.model_type,
+            types.setdefault(family.config_class.model_type, family.config_class),
+            exist_ok=True,
+        )
         AutoModel.register(family.config_class, family.model_class, exist_ok=True)
         AutoModelForCausalLM.register(family.config_class, family.model_class, exist_ok=True)
-        register_checkpoint_conversion_mapping(family.architecture, family.weight_renamings(), overwrite=True)
+        register_checkpoint_conversion_mapping(family.architecture, family.weight_conversions(), overwrite=True)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import Any, NoReturn, cast
 
+import torch
 from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.core_model_loading import WeightConverter, WeightRenaming
@@ -23,6 +24,10 @@ class Denoising:
         for module in cast("PreTrainedModel", self).modules():
             if isinstance(module, nn.Embedding):
                 module.padding_idx = None
+        # A router may ask for float32 by name, and be read from a file as such: too little for float64.
+        if torch.get_default_dtype() is torch.float64:
+            for parameter in cast("PreTrainedModel", self).parameters():
+                parameter.data = parameter.data.to(torch.float64)
 
     @classmethod
     def can_generate(cls) -> bool:
@@ -52,6 +57,11 @@ class TinySize:
     max_positions: int = 1024
 
 
+def no_converters() -> list[WeightConverter]:
+    """Merge and split no tensor."""
+    return []
+
+
 @dataclass(frozen=True)
 class Family:
     """A model architecture: how its checkpoints are named, read, described and written.
@@ -63,6 +73,9 @@ class Family:
         renamings: (original, native) patterns of parameter names, applied in order and reversible.
         describe: (config, tokenizer or None) -> spec.
         tiny_fields: (size, tokenizer) -> original config fields of a tiny model.
+        converters: () -> fresh transforms that merge or split tensors after the renamings, reversible.
+        block_field: config field that records the block length, in block families.
+        float32_tensors: endings of names whose tensors may be float32 in a file of another dtype.
     """
 
     name: str
@@ -71,6 +84,9 @@ class Family:
     renamings: tuple[tuple[str, str], ...]
     describe: Callable[[PreTrainedConfig, PreTrainedTokenizerBase | None], ModelSpec]
     tiny_fields: Callable[[TinySize, PreTrainedTokenizerBase], Mapping[str, Any]]
+    converters: Callable[[], list[WeightConverter]] = no_converters
+    block_field: str | None = None
+    float32_tensors: tuple[str, ...] = ()
 
     @property
     def architecture(self) -> str:
@@ -86,19 +102,48 @@ class Family:
         build: Callable[..., PreTrainedConfig] = self.config_class
         return build(**fields)
 
-    def weight_renamings(self) -> list[WeightConverter | WeightRenaming]:
-        """Return the key mapping in transformers' terms (fresh objects: they hold state while loading)."""
-        return [WeightRenaming(original, native) for original, native in self.renamings]
+    def with_block_length(self, fields: Mapping[str, Any], block_length: int | None) -> dict[str, Any]:
+        """Return config fields with another block length.
 
-    def native_names(self, names: Iterable[str]) -> dict[str, str]:
-        """Return the name that each checkpoint tensor has inside the module.
+        Args:
+            fields: content of config.json.
+            block_length: positions per block; None keeps what is there.
+
+        Raises:
+            ValueError: the family has no blocks.
+        """
+        if block_length is None:
+            return dict(fields)
+        if self.block_field is None:
+            raise ValueError(
+                f"expected block_length=None, got {block_length}; the {self.name} family attends to everything, "
+                "so the length of a block is the sampler's choice alone"
+            )
+        return {**fields, self.block_field: block_length}
+
+    def weight_conversions(self) -> list[WeightConverter | WeightRenaming]:
+        """Return the key mapping in transformers' terms (fresh objects: they hold state while loading)."""
+        return [*(WeightRenaming(original, native) for original, native in self.renamings), *self.converters()]
+
+    def native_names(self, names: Iterable[str]) -> dict[str, tuple[str, ...]]:
+        """Return the parameters that each checkpoint tensor fills inside the module, wholly or in part.
 
         Args:
             names: names in the original files; native ones stay as they are.
         """
-        renamings = self.weight_renamings()
+        renamings = [WeightRenaming(original, native) for original, native in self.renamings]
+        converters = self.converters()
+        return {name: _targets(_rename(name, renamings), converters) for name in names}
 
-        def rename(name: str) -> str:
-            return reduce(lambda current, renaming: renaming.rename_source_key(current)[0], renamings, name)
 
-        return {name: rename(name) for name in names}
+def _rename(name: str, renamings: list[WeightRenaming]) -> str:
+    return reduce(lambda current, renaming: renaming.rename_source_key(current)[0], renamings, name)
+
+
+def _targets(name: str, converters: list[WeightConverter]) -> tuple[str, ...]:
+    for converter in converters:
+        first, matched = converter.rename_source_key(name)
+        if matched is not None:
+            targets = converter.target_patterns
+            return tuple(first.replace(targets[0], target) for target in targets)
+    return (name,)

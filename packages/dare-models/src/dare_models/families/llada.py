@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedConfig, PreTrainedTokenizerBase
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerBase
 
+from dare_models.families.facts import Facts
 from dare_models.families.family import Denoising, Family, TinySize
-from dare_models.spec import ModelSpec
-from dare_models.tokenizer import BOS, EOS, MASK, TURN_END, token_id
+from dare_models.families.llada_moe import LLaDAMoEConfig
+from dare_models.families.original import Layout, OriginalConfig, refuse
+from dare_models.tokenizer import MASK
 
 NATIVE_NAMES = {
     "d_model": "hidden_size",
@@ -75,52 +77,26 @@ LLADA_8B: dict[str, Any] = {
     "use_cache": False,
 }
 
-# What transformers adds to the fields while it reads a file.
-HOW_IT_WAS_READ = ("name_or_path", "_name_or_path", "attn_implementation", "_attn_implementation", "_commit_hash")
 
-
-def refuse_unsupported(fields: Mapping[str, Any]) -> None:
-    """Refuse a config whose architecture is not the one implemented, naming the field.
-
-    Args:
-        fields: config.json of the original.
+def derive(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Work out what the original leaves open.
 
     Raises:
-        ValueError: a field asks for something the Llama class does not compute.
+        ValueError: the embedding has rows that no id uses, or nothing gives the width of the feed-forward part.
     """
-    if missing := [name for name in ESSENTIAL if name not in fields]:
-        raise ValueError(f"config field `{missing[0]}`: expected a value, got none; take config.json from the original")
-    for name, allowed in REQUIRED.items():
-        if name in fields and fields[name] not in allowed:
-            raise ValueError(
-                f"config field `{name}`: expected {' or '.join(map(repr, allowed))}, got {fields[name]!r}; "
-                "the llada family does not implement it"
-            )
-    for name in (*NATIVE_NAMES.values(), "is_causal"):
-        if name in fields and name not in NATIVE_NAMES:
-            raise ValueError(
-                f"config field `{name}`: expected the original's fields alone, got {fields[name]!r} under a name of "
-                "transformers; take config.json from the original"
-            )
-    for name in ("rope_theta", "mlp_hidden_size" if fields.get("mlp_ratio") is None else "mlp_ratio"):
-        if fields.get(name) is None:
-            raise ValueError(f"config field `{name}`: expected a number, got none; take config.json from the original")
-    rows, vocabulary = fields.get("embedding_size"), fields.get("vocab_size")
+    rows, vocabulary = fields.get("embedding_size"), fields["vocab_size"]
     if rows is not None and rows != vocabulary:
-        raise ValueError(f"config field `embedding_size`: expected `vocab_size`={vocabulary!r}, got {rows!r}")
+        refuse("embedding_size", f"`vocab_size`={vocabulary!r}", rows)
+    width, heads = fields.get("mlp_hidden_size"), fields.get("n_kv_heads")
+    if width is None and fields.get("mlp_ratio") is None:
+        refuse("mlp_ratio", "a number", None)
+    return {
+        "intermediate_size": fields["mlp_ratio"] * fields["d_model"] if width is None else width,
+        "num_key_value_heads": fields["n_heads"] if heads is None else heads,
+    }
 
 
-def native_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Translate original config fields into Llama's, working out what the original leaves open."""
-    full: dict[str, Any] = {"bos_token_id": None, "eos_token_id": None, "mask_token_id": None, **fields}
-    if full.get("mlp_hidden_size") is None:
-        full["mlp_hidden_size"] = full["mlp_ratio"] * full["d_model"]
-    if full.get("n_kv_heads") is None:
-        full["n_kv_heads"] = full["n_heads"]
-    return {NATIVE_NAMES.get(name, name): value for name, value in full.items() if name != "model_type"}
-
-
-class LLaDAConfig(LlamaConfig):
+class LLaDAConfig(OriginalConfig, LlamaConfig):
     """LlamaConfig that reads LLaDA's field names and writes them back.
 
     Args:
@@ -132,34 +108,17 @@ class LLaDAConfig(LlamaConfig):
     """
 
     model_type = "llada"
-    is_causal = False
+    layout = Layout("llada", LLADA_8B, ESSENTIAL, REQUIRED, NATIVE_NAMES, derive)
 
     def __init__(self, **fields: Any) -> None:
-        fields = fields or LLADA_8B
-        refuse_unsupported(fields)
-        super().__init__(**native_fields(fields))
-        self.original = {name: value for name, value in fields.items() if name not in HOW_IT_WAS_READ}
+        super().__init__(**fields)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the original's fields with the values in force now."""
-        resolved = native_fields(self.original)
-        written = {"model_type": self.model_type, **self.original, "architectures": self.architectures}
-        for name in self.original:
-            native = NATIVE_NAMES.get(name, name)
-            if native in self.__dict__ and self.__dict__[native] != resolved[native]:
-                written[name] = self.__dict__[native]
-        rope = dict(self.rope_parameters or {})
-        written["rope_theta"] = rope.pop("rope_theta")
-        if rope.get("rope_type") != "default":
-            written["rope_scaling"] = rope
-        if self.dtype is not None:
-            written.pop("dtype", None)
-            written["torch_dtype"] = str(self.dtype).removeprefix("torch.")
-        return written
-
-    def to_diff_dict(self) -> dict[str, Any]:
-        """Return `to_dict`: the original files list every field."""
-        return self.to_dict()
+    @classmethod
+    def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
+        """Return the config that the fields are for: LLaDA-MoE has the same model type."""
+        if config_dict.get("num_experts"):
+            return LLaDAMoEConfig.from_dict(config_dict, **kwargs)
+        return super().from_dict(config_dict, **kwargs)
 
 
 class LLaDAModelLM(Denoising, LlamaForCausalLM):
@@ -186,40 +145,15 @@ RENAMINGS = (
 )
 
 
-def describe(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase | None) -> ModelSpec:
-    """Return the spec of one checkpoint.
-
-    Args:
-        config: its config.
-        tokenizer: its tokenizer, if there is one; it answers what the config leaves open.
-
-    Raises:
-        ValueError: nobody knows the mask id or the end of text.
-    """
-    mask = token_id(tokenizer, MASK) if config.mask_token_id is None else config.mask_token_id
-    end = token_id(tokenizer, EOS) if config.eos_token_id is None else config.eos_token_id
-    if mask is None:
-        raise ValueError(
-            "expected `mask_token_id` in config.json, got none; pass mask_token_id=… (126336 for LLaDA-8B)"
-        )
-    if end is None:
-        raise ValueError("expected `eos_token_id` in config.json, got none; add it (126081 for LLaDA-8B)")
-    ends = tuple(end) if isinstance(end, list) else (end,)
-    turn_end = token_id(tokenizer, TURN_END)
-    return ModelSpec(
-        family="llada",
-        vocab_size=config.vocab_size,
-        mask_token_id=mask,
-        pad_token_id=ends[0] if config.pad_token_id is None else config.pad_token_id,
-        bos_token_id=token_id(tokenizer, BOS) if config.bos_token_id is None else config.bos_token_id,
-        eos_token_ids=ends,
-        turn_end_ids=() if turn_end is None else (turn_end,),
-        attention="full",
-        max_positions=config.max_position_embeddings,
-        generation={"gen_length": 128, "block_length": 128, "steps": 128, "temperature": 0.0, "cfg_scale": 0.0},
-        capabilities=("full_attention",),
-        lora_targets=("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"),
-    )
+FACTS = Facts(
+    family="llada",
+    example="LLaDA-8B",
+    example_ids=(126336, 126081),
+    mask=MASK,
+    turn_ends=("<|eot_id|>",),
+    generation={"gen_length": 128, "block_length": 128, "steps": 128, "temperature": 0.0, "cfg_scale": 0.0},
+    capabilities=("full_attention",),
+)
 
 
 def tiny_fields(size: TinySize, tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
@@ -245,6 +179,6 @@ LLADA = Family(
     config_class=LLaDAConfig,
     model_class=LLaDAModelLM,
     renamings=RENAMINGS,
-    describe=describe,
+    describe=FACTS.describe,
     tiny_fields=tiny_fields,
 )
