@@ -31,6 +31,7 @@ from dare_samplers import (
     NoCache,
     PositionScore,
     Prefix,
+    SamplerConfig,
     Threshold,
     TopK,
     Vicinity,

@@ -122,3 +122,6 @@ def test_remdm_without_remasking_is_mdlm(seed):
         observed = torch.bincount(cell, minlength=27).double()
         assert float(((observed - expected) ** 2 / expected).sum()) < 61.7  # 0.9999 quantile
         assert bool((out.n_writes == 1).all())
+        if config.reviser is not None:  # every step is a forward, and slots come up at all of them alike
+            share = torch.bincount(out.step_map.flatten(), minlength=3).double() / out.step_map.numel()
+            assert float((share - 1 / 3).abs().max()) < 5 * (2 / 9 / out.step_map.numel()) ** 0.5
