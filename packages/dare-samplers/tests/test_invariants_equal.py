@@ -109,7 +109,7 @@ def test_adaptive_selectors_at_their_ends(slots, seed, width, quota, factor):
     for row in range(4):
         ranked = sorted(score[row][opened[row]].tolist(), reverse=True)
         longest = 1
-        while longest < len(ranked) and ranked[longest] >= 1 - factor / (longest + 2) and longest + 2 > 0 < factor:
+        while longest < len(ranked) and (bar := 1 - factor / (longest + 2)) < 1 and ranked[longest] >= bar:
             longest += 1
         assert int(pick[row].sum()) == min(longest, len(ranked))
         assert sorted(score[row][pick[row]].tolist(), reverse=True) == ranked[: int(pick[row].sum())]
