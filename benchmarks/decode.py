@@ -329,7 +329,8 @@ def _weights(shape: Shape, *, causal: bool, options: Options) -> Metered:
 
 def emit(line: dict[str, Any]) -> None:
     """One JSON line."""
-    print(json.dumps(line), flush=True)
+    sys.stdout.write(json.dumps(line) + "\n")  # one write: two processes print lines
+    sys.stdout.flush()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -369,7 +369,8 @@ def verdict(lines: Sequence[Mapping[str, Any]]) -> dict[str, bool]:
 
 def emit(line: Mapping[str, Any]) -> None:
     """One JSON line."""
-    print(json.dumps(line), flush=True)
+    sys.stdout.write(json.dumps(line) + "\n")  # one write: two processes print lines
+    sys.stdout.flush()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

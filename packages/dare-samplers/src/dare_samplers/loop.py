@@ -118,7 +118,7 @@ def stream(
     >>> from dare_samplers.testing import ToyDenoiser
     >>> live = stream(ToyDenoiser.random(), [[1, 5]], presets.llada(gen_length=4, steps=2))
     >>> [events.position.tolist() for events in live], live.output.nfe
-    ([[1, 3], [0, 2]], 2)
+    ([[2, 3], [0, 1]], 2)
     """
     config = check(model, config)
     return Stream(model, config, _start(model, prompts, config, keys, state), until_step)
