@@ -13,7 +13,7 @@ from dare_objectives._rows import Rows, select_rows
 from dare_objectives.gather import at_least_float32, pick_logp, topk_wanted
 from dare_objectives.plan import Plan
 
-__all__ = ["Score", "Scored", "as_scored", "evaluate", "from_logits", "logp_of"]
+__all__ = ["Score", "Scored", "as_scored", "evaluate", "from_logits", "logp_of", "reference_logp"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,6 +147,17 @@ def _at_targets(name: str, values: Tensor | None, axes: str, shape: tuple[int, .
 def logp_of(scored: Tensor | Scored) -> Tensor:
     """The log-probs of a score given as a tensor or as a `Scored`."""
     return scored if isinstance(scored, Tensor) else scored.logp
+
+
+def reference_logp(ref: Tensor | Scored | None, beta: float) -> Tensor:
+    """The reference's log-probs for a divergence of weight `beta`, as constants.
+
+    Raises:
+        ValueError: without them.
+    """
+    if ref is None:
+        raise ValueError(f"`ref`: expected the reference's log-probs because beta is {beta}, got None; pass them")
+    return logp_of(ref).detach()
 
 
 def from_logits(net: Callable[[Tensor, Tensor], Tensor]) -> Score:

@@ -13,7 +13,7 @@ from dare_samplers.denoiser import Caches, Denoises
 from dare_samplers.parts import Feed
 from dare_samplers.state import State
 
-__all__ = ["Plan", "Row", "align_cache", "forward", "make_plan", "take"]
+__all__ = ["Answer", "Plan", "Row", "align_cache", "forward", "make_plan", "take"]
 
 
 class Row(NamedTuple):
@@ -49,6 +49,23 @@ class Plan:
         return [Row(*row) for row in table.tolist()]
 
 
+@dataclass(frozen=True)
+class Answer:
+    """Columns `[b, N]` in the order of `take`, which of them are no filler, and each branch's logits `[b, N, V]` there.
+
+    N = 0 where nothing was wanted.
+    """
+
+    columns: Tensor
+    real: Tensor
+    logits: tuple[Tensor, ...]
+
+    def select(self, rows: Tensor) -> "Answer":
+        """Of these rows, repeats allowed."""
+        columns, real = self.columns.index_select(0, rows), self.real.index_select(0, rows)
+        return Answer(columns, real, tuple(one.index_select(0, rows) for one in self.logits))
+
+
 def make_plan(model: Denoises, config: SamplerConfig, state: State) -> Plan:
     """What to feed and where logits are needed, for all rows."""
     feed = config.cache.plan(state)
@@ -80,8 +97,8 @@ def take(mask: Tensor, width: int, *, left: bool = False) -> tuple[Tensor, Tenso
 
 def forward(
     model: Denoises, config: SamplerConfig, state: State, plan: Plan, table: Sequence[Row], rows: tuple[int, ...]
-) -> tuple[Tensor, ...]:
-    """Logits `[b, N, V]` at the wanted columns of `rows`, in the order of `take`, of each branch; N = 0 for none.
+) -> Answer:
+    """Logits at the wanted columns of `rows`.
 
     With a cache `rows` are those of the cache; a row that is not due has fed = 0 in `table`.
     """
@@ -90,7 +107,7 @@ def forward(
     fed = plan.feed.columns.index_select(0, index) & due.unsqueeze(-1)
     width, wanted = (max(getattr(table[row], name) for row in rows) for name in ("fed", "wanted"))
     columns, real = take(fed, width, left=config.layout == "left")
-    at, _ = take(plan.wanted.index_select(0, index), wanted)
+    at, asked = take(plan.wanted.index_select(0, index), wanted)
     place = (fed.cumsum(-1) - 1).gather(1, at).clamp(min=0)
     if config.layout == "left":
         place = (place + width - fed.sum(-1, keepdim=True)).clamp(max=width - 1)
@@ -104,7 +121,7 @@ def forward(
         )
     state.nfe += 1
     state.tokens_forwarded += branches * sum(table[row].fed for row in rows)
-    return logits.chunk(branches)
+    return Answer(at, asked, logits.chunk(branches))
 
 
 @dataclass(frozen=True)
@@ -194,6 +211,6 @@ def align_cache(model: Denoises, state: State, rows: tuple[int, ...]) -> None:
                 f"`cache`: expected a model with `new_cache`, got {type(model).__name__}; use cache=NoCache()"
             )
         state.cache = model.new_cache(len(rows) * state.branches, state.tokens.shape[1])
+        state.cache_rows = rows
     elif rows != state.cache_rows:
-        state.cache = state.cache.select(state.cache_index(tuple(map(state.cache_rows.index, rows))))
-    state.cache_rows = rows
+        state.regroup({row: row for row in rows})

@@ -7,7 +7,7 @@ import torch
 from dare_samplers.checks import check, check_broken, check_resume
 from dare_samplers.config import SamplerConfig
 from dare_samplers.denoiser import Caches, Denoises
-from dare_samplers.forward import Plan, Row, align_cache, forward, make_plan, take
+from dare_samplers.forward import Plan, Row, align_cache, forward, make_plan
 from dare_samplers.layout import Keys, Prompts, begin
 from dare_samplers.output import Events, SamplerOutput, collect, events_of
 from dare_samplers.state import RUNNING, State
@@ -182,21 +182,20 @@ def _step(
     fed = tuple(dict.fromkeys(state.twins[row] for row in kept))
     if config.cache.stores:
         align_cache(model, state, fed)
-    logits = forward(model, config, state, plan, table, fed)
+    answer = forward(model, config, state, plan, table, fed)
     device = state.tokens.device
     index = torch.tensor(due).to(device, non_blocking=True)
     state.stored.index_copy_(0, index, plan.feed.stored.index_select(0, index))
     rows = [row for row in due if table[row].denoise]
     source = [fed.index(state.twins[row]) for row in rows]
     if source != list(range(len(fed))):
-        at = torch.tensor(source, dtype=torch.int64).to(device, non_blocking=True)
-        logits = tuple(one.index_select(0, at) for one in logits)
+        answer = answer.select(torch.tensor(source, dtype=torch.int64).to(device, non_blocking=True))
     _part(state, rows)
     if not rows:
         return []
     index = torch.tensor(rows).to(device, non_blocking=True)
-    columns, real = take(plan.wanted.index_select(0, index), max(row.wanted for row in table))
-    return decide(model, config, state, Place(index, columns, real), logits, watch=watch)
+    place = Place(index, answer.columns, answer.real)
+    return decide(model, config, state, place, answer.logits, watch=watch)
 
 
 def _part(state: State, rows: list[int]) -> None:
@@ -204,9 +203,6 @@ def _part(state: State, rows: list[int]) -> None:
     old, parted = state.twins, set(rows)
     first: dict[int, int] = {}
     state.twins = tuple(row if row in parted else first.setdefault(twin, row) for row, twin in enumerate(old))
-    if state.cache is not None and state.cache_rows:
-        new = tuple(row for row in dict.fromkeys(state.twins) if old[row] in state.cache_rows)
-        if new != state.cache_rows:
-            at = tuple(state.cache_rows.index(old[row]) for row in new)
-            state.cache = state.cache.select(state.cache_index(at))
-            state.cache_rows = new
+    sources = {row: old[row] for row in dict.fromkeys(state.twins) if old[row] in state.cache_rows}
+    if tuple(sources) != state.cache_rows:
+        state.regroup(sources)

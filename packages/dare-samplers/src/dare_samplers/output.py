@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from typing import Final, NamedTuple
 
 import torch
@@ -108,31 +109,26 @@ class SamplerOutput:
         """
         if step < 0:
             raise ValueError(f"`step`: expected at least 0, got {step}; canvas_at(0) is the initial canvas")
-        state = self.state
-        final = state.tokens.gather(1, state.columns)
-        response = torch.full_like(final, self.mask_id)
-        for writes in state.trace.log or [self._writes]:
-            here = ((writes.kind != GIVEN) & (writes.step < step)).long()
-            new = torch.zeros_like(response).scatter_add_(1, writes.slot, writes.new * here)
-            response = torch.where(torch.zeros_like(response).scatter_add_(1, writes.slot, here) > 0, new, response)
-        response = torch.where((self.row_nfe <= step).unsqueeze(-1), final, response)
-        return self._canvas(response)
+        last = int(self.row_nfe.max())
+        return self._canvas(next(islice(self._responses(), min(step, last), None)))
 
     def history(self) -> Iterator[Tensor]:
         """canvas_at(0), canvas_at(1), … up to the final canvases, one at a time."""
-        yield self.canvas_at(0)
+        yield from map(self._canvas, self._responses())
+
+    def _responses(self) -> Iterator[Tensor]:
+        """The responses `[B, G]` that forward 0, 1, … of each row saw, and the final ones: the events, replayed."""
         state, events, last = self.state, self.events, int(self.row_nfe.max())
         final = state.tokens.gather(1, state.columns)
         response = torch.full_like(final, self.mask_id)
         bounds = torch.searchsorted(events.step, torch.arange(last + 1, device=final.device)).tolist()
-        for step in range(1, last + 1):
-            now = slice(bounds[step - 1], bounds[step])
+        for step in range(last + 1):
+            now = slice(bounds[max(step - 1, 0)], bounds[step])
             reopened = events.kind[now] == REOPENED
             for chosen in (~reopened, reopened):  # a slot may be edited and masked again in one step
                 row, position, new = (column[now][chosen] for column in (events.row, events.position, events.new))
                 response[row, position] = new
-            ended = (self.row_nfe <= step).unsqueeze(-1)
-            yield self._canvas(torch.where(ended, final, response))
+            yield torch.where((self.row_nfe <= step).unsqueeze(-1), final, response)
 
     @cached_property
     def events(self) -> Events:
@@ -200,10 +196,9 @@ def _shown(state: State, layout: str, table: Tensor, fill: float) -> Tensor:
     if layout != "left":
         return table
     prompts = torch.tensor(state.prompt_lengths, device=table.device)
-    offset = (prompts.amax() - prompts).unsqueeze(-1)
-    source = (
-        torch.arange(int((offset.squeeze(-1) + (state.positions >= 0).sum(-1)).max()), device=table.device) - offset
-    )
+    offset = prompts.amax() - prompts
+    width = int((offset + (state.positions >= 0).sum(-1)).max())
+    source = torch.arange(width, device=table.device) - offset.unsqueeze(-1)
     inside = (source >= 0) & (source < table.shape[1])
     return table.gather(1, source.clamp(0, table.shape[1] - 1)).masked_fill(~inside, fill)
 

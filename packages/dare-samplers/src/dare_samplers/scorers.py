@@ -155,14 +155,18 @@ class EosScaled:
 
     def check(self, config: "SamplerConfig") -> None:
         """Refuse a config without steps, where it has none of its own."""
-        if self.steps is None and config.steps is None:
+        self._of(config.steps)
+
+    def _of(self, total: int | None) -> int:
+        """Steps of the ramp: its own, or those of the whole response."""
+        steps = total if self.steps is None else self.steps
+        if steps is None:
             raise ValueError("`steps`: expected a number, got None; set the config's or that of EosScaled")
+        return steps
 
     def _gamma(self, slots: Slots, dtype: torch.dtype) -> Tensor:
         """`[b, 1]`."""
-        steps = slots.total_steps if self.steps is None else self.steps
-        if steps is None:
-            raise ValueError("`steps`: expected a number, got None; set the config's or that of EosScaled")
+        steps = self._of(slots.total_steps)
         if self.ramp == "linear":
             ratio = slots.step.to(dtype) / max(steps - 1, 1)
         else:

@@ -1,6 +1,6 @@
 """The state of a decode: a batch of canvases, each with its own pointer, counters and key."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Final, Protocol, Self
 
@@ -168,20 +168,22 @@ class State:
             self.map(lambda tensor: tensor.index_select(0, index)),
             prompt_lengths=tuple(self.prompt_lengths[row] for row in rows),
             twins=_first_equal([self.twins[row] for row in rows]),
-            cache=None,
-            cache_rows=(),
         )
-        if self.cache is not None:
-            sources = {new: self.twins[rows[new]] for new in dict.fromkeys(picked.twins)}
-            kept = {new: self.cache_rows.index(old) for new, old in sources.items() if old in self.cache_rows}
-            picked.cache = self.cache.select(self.cache_index(tuple(kept.values())))
-            picked.cache_rows = tuple(kept)
+        picked.regroup({new: self.twins[rows[new]] for new in dict.fromkeys(picked.twins)})
         return picked
 
-    def cache_index(self, rows: tuple[int, ...]) -> Tensor:
-        """int64 index of rows of the cache, whose branches follow one another."""
-        index = torch.tensor(rows, dtype=torch.int64, device=self.tokens.device)
-        return torch.cat([index + len(self.cache_rows) * branch for branch in range(self.branches)])
+    def regroup(self, sources: Mapping[int, int]) -> None:
+        """Give the cache a row for each key, in their order, copied from that of the row it names; none if it has none.
+
+        The branches of a row follow one another in the cache.
+        """
+        if self.cache is None:
+            return
+        places = {row: place for place, row in enumerate(self.cache_rows)}
+        kept = {new: places[old] for new, old in sources.items() if old in places}
+        index = torch.tensor(list(kept.values()), dtype=torch.int64, device=self.tokens.device)
+        branches = [index + len(self.cache_rows) * branch for branch in range(self.branches)]
+        self.cache, self.cache_rows = self.cache.select(torch.cat(branches)), tuple(kept)
 
     def fork(self, n: int, keys: Tensor | None = None) -> "State":
         """`n` rows for every row, neighbours in the batch, that share the past and draw apart from here on.

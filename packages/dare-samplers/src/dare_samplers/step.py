@@ -11,7 +11,7 @@ from dare_samplers.guidance import Smoothing
 from dare_samplers.parts import Logits, Proposal, Remembers, RemembersSlots, Revision, Skips, Slots
 from dare_samplers.selectors import rank
 from dare_samplers.state import State
-from dare_samplers.trace import EDITED, FORCED, GIVEN, MOVED, REOPENED, SAMPLED, Commit, Writes, put
+from dare_samplers.trace import EDITED, FORCED, GIVEN, MOVED, REOPENED, SAMPLED, Commit, Writes, at, put
 
 __all__ = ["Place", "decide"]
 
@@ -26,16 +26,14 @@ class Place:
 
     def at(self, table: Tensor) -> Tensor:
         """`[b, N, …]` of a table `[B, T, …]`."""
-        picked = table.index_select(0, self.rows)
-        index = self.columns.view(*self.columns.shape, *[1] * (table.ndim - 2))
-        return picked.gather(1, index.expand(*self.columns.shape, *table.shape[2:]))
+        return at(table, self.rows, self.columns)
 
     def row(self, column: Tensor) -> Tensor:
         """`[b]` of a column `[B]`."""
         return column.index_select(0, self.rows)
 
     def put(self, table: Tensor, where: Tensor, value: Tensor) -> None:
-        """Write `value` into a table `[B, T]` where `where` `[b, N]`, in place."""
+        """Write `value` into a table `[B, T, …]` where `where` `[b, N]`, in place."""
         put(table, self.rows, self.columns, where, value)
 
 
@@ -123,16 +121,8 @@ def _with_rules(config: SamplerConfig, state: State, place: Place, slots: Slots,
             shape = (*state.tokens.shape, rule.width(config.longest))
             state.memory[name] = logits.values.new_zeros(shape)
         logits, memory = rule.recall(logits, slots, place.at(state.memory[name]))
-        _keep(state.memory[name], place, slots.open, memory)
+        place.put(state.memory[name], slots.open, memory)
     return logits
-
-
-def _keep(table: Tensor, place: Place, where: Tensor, value: Tensor) -> None:
-    """Write rows of a table `[B, T, M]`, in place."""
-    old = table.index_select(0, place.rows)
-    index = place.columns.unsqueeze(-1).expand_as(value)
-    new = torch.where(where.unsqueeze(-1), value.to(table.dtype), old.gather(1, index))
-    table.index_copy_(0, place.rows, old.scatter(1, index, new))
 
 
 def _smooth(model: Mixes, smoothing: Smoothing, state: State, place: Place, slots: Slots, logits: Logits) -> None:
@@ -141,7 +131,7 @@ def _smooth(model: Mixes, smoothing: Smoothing, state: State, place: Place, slot
     mixed = weight * model.mix((logits.values - logits.log_norm.unsqueeze(-1)).exp())
     if "soft" not in state.memory:
         state.memory["soft"] = mixed.new_zeros(*state.tokens.shape, mixed.shape[-1])
-    _keep(state.memory["soft"], place, slots.open, mixed)
+    place.put(state.memory["soft"], slots.open, mixed)
 
 
 def _stored(state: State, place: Place) -> Tensor:
@@ -250,7 +240,7 @@ def _apply(
     state.trace.write(place.rows, place.columns, commit, slots.step, slots.block_step)
     state.broken.index_copy_(0, place.rows, (written & ~commit.possible).any(-1))
     if revision.memory is not None:
-        _keep(state.memory["reviser"], place, place.real, revision.memory)
+        place.put(state.memory["reviser"], place.real, revision.memory)
     changed = torch.zeros_like(state.open)
     place.put(changed, written, written)
     if revision.reopen is not None:

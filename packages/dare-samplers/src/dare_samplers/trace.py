@@ -7,7 +7,21 @@ from typing import Final
 import torch
 from torch import Tensor
 
-__all__ = ["EDITED", "FILLED", "FORCED", "GIVEN", "MOVED", "REOPENED", "SAMPLED", "Commit", "Record", "Trace", "Writes"]
+__all__ = [
+    "EDITED",
+    "FILLED",
+    "FORCED",
+    "GIVEN",
+    "MOVED",
+    "REOPENED",
+    "SAMPLED",
+    "Commit",
+    "Record",
+    "Trace",
+    "Writes",
+    "at",
+    "put",
+]
 
 GIVEN: Final = 0
 """Origin of prompt, pads and slots that are still open."""
@@ -143,8 +157,22 @@ class Trace:
             self.entropies = torch.zeros_like(self.logprobs)
 
 
-def put(target: Tensor, rows: Tensor, columns: Tensor, pick: Tensor, value: Tensor) -> None:
-    """target[rows, columns] = value where pick, in place, for `columns` `[b, N]` distinct within each row."""
-    old = target.index_select(0, rows)
-    new = torch.where(pick, value.to(target.dtype), old.gather(1, columns))
-    target.index_copy_(0, rows, old.scatter(1, columns, new))
+def at(table: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+    """`[b, N, …]` of a table `[B, T, …]` at `columns` `[b, N]` of `rows` `[b]`."""
+    return table.index_select(0, rows).gather(1, _over(columns, table))
+
+
+def put(table: Tensor, rows: Tensor, columns: Tensor, pick: Tensor, value: Tensor) -> None:
+    """table[rows, columns] = value where pick, in place, for `columns` `[b, N]` distinct within each row.
+
+    `pick` is bool `[b, N]`; the table is `[B, T, …]`, the value broadcasts to `[b, N, …]`.
+    """
+    old, index = table.index_select(0, rows), _over(columns, table)
+    new = torch.where(_over(pick, table), value.to(table.dtype), old.gather(1, index))
+    table.index_copy_(0, rows, old.scatter(1, index, new))
+
+
+def _over(columns: Tensor, table: Tensor) -> Tensor:
+    """`[b, N]` expanded over the further axes of the table."""
+    further = table.shape[2:]
+    return columns.reshape(*columns.shape, *[1] * len(further)).expand(*columns.shape, *further)

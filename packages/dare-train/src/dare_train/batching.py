@@ -42,14 +42,12 @@ def collate(
     tokens = torch.full(shape, pad_id, dtype=torch.int64)
     starts = torch.tensor([len(p) for p in prompts])[:, None]
     ends = starts + torch.tensor([len(r) for r in responses])[:, None]
+    steps = torch.full(shape, -1, dtype=torch.int32)
     for row, (prompt, response) in enumerate(zip(prompts, responses, strict=True)):
         ids = [*prompt, *response]
         tokens[row, : len(ids)] = torch.tensor(ids, dtype=torch.int64)
-    steps = None if step_maps is None else torch.full(shape, -1, dtype=torch.int32)
-    for row, values in enumerate(step_maps or ()):
-        if steps is not None:
-            begin = len(prompts[row])
-            steps[row, begin : begin + len(values)] = torch.tensor(values, dtype=torch.int32)
+        if step_maps is not None:
+            steps[row, len(prompt) : len(ids)] = torch.tensor(step_maps[row], dtype=torch.int32)
     column = torch.arange(width)[None]
     valid = column < ends
     if grid == "zero":
@@ -64,7 +62,7 @@ def collate(
         keys=keys,
         group=torch.as_tensor(group, dtype=torch.int64, device=keys.device),
         mask_id=mask_id,
-        step_map=None if steps is None else steps.to(keys.device),
+        step_map=None if step_maps is None else steps.to(keys.device),
     )
 
 

@@ -19,7 +19,7 @@ from dare_objectives.objective import Coefficients, Objective, at_least_one
 from dare_objectives.objectives.trajectory_policy import broadcast
 from dare_objectives.plan import Plan
 from dare_objectives.records import Branches, Tree, tree_of
-from dare_objectives.score import Scored, logp_of
+from dare_objectives.score import Scored, logp_of, reference_logp
 from dare_objectives.trees import sibling_advantage, tree_backup
 
 __all__ = [
@@ -307,10 +307,8 @@ def tree_loss(
     loss = loss + given.distill * distance
     if not beta:
         return loss, metrics
-    if ref is None:
-        raise ValueError(f"`ref`: expected the reference's log-probs because beta is {beta}, got None; pass them")
     scored_labels = weight != 0  # other labels may have any log-prob, -inf included
-    reference = label_logp(logp_of(ref), plan).detach()
+    reference = label_logp(reference_logp(ref, beta), plan)
     divergence = kl_k3(torch.where(scored_labels, logp, 0.0), torch.where(scored_labels, reference, 0.0))
     metrics["kl_ref"] = masked_mean(divergence, scored_labels)
     return loss + beta * (weight * divergence).sum() / given.normaliser, metrics

@@ -19,7 +19,7 @@ from dare_objectives.objective import Advantage, Coefficients, Objective, Planne
 from dare_objectives.objectives.token_policy import group_coefficients
 from dare_objectives.plan import Plan
 from dare_objectives.plans import count_stratified, per_block_count
-from dare_objectives.score import Scored, logp_of
+from dare_objectives.score import Scored, logp_of, reference_logp
 
 __all__ = [
     "CountName",
@@ -200,8 +200,6 @@ def sequence_loss(
     metrics["nll"] = masked_mean(-score / length, weight != 0)
     if not beta:
         return loss, metrics
-    if ref is None:
-        raise ValueError(f"`ref`: expected the reference's log-probs because beta is {beta}, got None; pass them")
-    distance = divergence(score, elbo_seq(logp_of(ref), plan).detach()) / length
+    distance = divergence(score, elbo_seq(reference_logp(ref, beta), plan)) / length
     metrics["kl_ref"] = masked_mean(distance, weight != 0)
     return loss + beta * (weight * distance).sum() / coefficients.normaliser, metrics

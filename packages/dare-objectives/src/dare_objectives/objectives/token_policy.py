@@ -16,7 +16,7 @@ from dare_objectives.losses.ppo import check_clips, ppo_token
 from dare_objectives.metrics import Max, Mean, Metrics, masked_mean
 from dare_objectives.objective import Advantage, Coefficients, Objective, Planner, at_least_one
 from dare_objectives.plan import Plan
-from dare_objectives.score import Scored, logp_of
+from dare_objectives.score import Scored, logp_of, reference_logp
 
 __all__ = ["AdvantageName", "advantage_named", "clipped_loss", "group_coefficients", "token_policy"]
 
@@ -142,8 +142,6 @@ def clipped_loss(
     )
     if not beta:
         return loss, metrics
-    if ref is None:
-        raise ValueError(f"`ref`: expected the reference's log-probs because beta is {beta}, got None; pass them")
-    divergence = kl_k3(score, weighted_token_logp(logp_of(ref), plan).detach())
+    divergence = kl_k3(score, weighted_token_logp(reference_logp(ref, beta), plan))
     metrics["kl_ref"] = masked_mean(divergence, plan.scored)
     return loss + beta * (weight * divergence).sum() / coefficients.normaliser, metrics

@@ -18,7 +18,7 @@ from dare_objectives.objective import Advantage, Coefficients, Objective, Planne
 from dare_objectives.objectives.sequence_policy import Divergence
 from dare_objectives.objectives.token_policy import group_coefficients
 from dare_objectives.plan import Plan
-from dare_objectives.score import Scored, logp_of
+from dare_objectives.score import Scored, logp_of, reference_logp
 
 __all__ = [
     "Anchor",
@@ -218,6 +218,4 @@ def anchored(before: Tensor, ref: Tensor | Scored | None, plan: Plan, beta: floa
     """Log-probs of the policy that the divergence is taken from, as constants."""
     if anchor == "old":
         return before.detach()
-    if ref is None:
-        raise ValueError(f"`ref`: expected the reference's log-probs because beta is {beta}, got None; pass them")
-    return token_logp(logp_of(ref), plan).detach()
+    return token_logp(reference_logp(ref, beta), plan)

@@ -82,8 +82,7 @@ class ReMDM:
 
     def check(self, config: "SamplerConfig") -> None:
         """Refuse a config without steps."""
-        if config.steps is None:
-            raise ValueError("`steps`: expected a number for ReMDM, got None; its time runs over the steps of a block")
+        _given(config.steps)
 
     def revise(
         self, logits: Logits, proposal: Proposal, score: Tensor, slots: Slots, pick: Tensor, stored: Tensor
@@ -93,11 +92,9 @@ class ReMDM:
         Raises:
             ValueError: without a number of steps.
         """
-        if slots.steps is None:
-            raise ValueError("`steps`: expected a number for ReMDM, got None; its time runs over the steps of a block")
-        dtype = logits.values.dtype
-        last = slots.clock >= slots.steps - 1
-        law = self._law(slots.clock.to(dtype), slots.steps)
+        steps, dtype = _given(slots.steps), logits.values.dtype
+        last = slots.clock >= steps - 1
+        law = self._law(slots.clock.to(dtype), steps)
         law = law._replace(sigma=torch.where(last, 0.0, law.sigma))
         take = (slots.uniform("order", dtype) < self._commits(law)) | last.unsqueeze(-1)
         drop = slots.uniform("order", dtype, _REMASK) < self._remasks(law, slots, stored)
@@ -139,3 +136,9 @@ class ReMDM:
         held = stored.gather(-1, slots.index.clamp(0, stored.shape[-1] - 1)).to(sigma.dtype)
         weight = torch.where(slots.committed, -held.nan_to_num(nan=1.0), -torch.inf).softmax(-1)
         return sigma * weight.nan_to_num(nan=0.0)
+
+
+def _given(steps: int | None) -> int:
+    if steps is None:
+        raise ValueError("`steps`: expected a number for ReMDM, got None; its time runs over the steps of a block")
+    return steps
