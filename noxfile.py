@@ -104,7 +104,7 @@ def check_constraints(session: nox.Session) -> None:
 @nox.session
 def types(session: nox.Session) -> None:
     """Pyright over the sources, with the dependencies installed."""
-    install(session, "--group", "types", *EDITABLE)
+    install(session, "--group", "types", "--group", "extras", *EDITABLE)
     session.run("pyright", *session.posargs)
 
 
@@ -151,7 +151,7 @@ def check_distributions(session: nox.Session, dist: Path) -> None:
 @nox.session
 def tests(session: nox.Session) -> None:
     """All suites in one environment; `-- packages/dare-samplers/tests` runs one package's under its own settings."""
-    install(session, "--compile-bytecode", "--group", "tests", *EDITABLE)  # many tests start an interpreter
+    install(session, "--compile-bytecode", "--group", "tests", "--group", "extras", *EDITABLE)  # many tests start an interpreter
     workers = ["-n", "auto", "--maxprocesses", "4"]
     session.run("pytest", "-q", *workers, "--ignore=tests/test_snippets.py", *session.posargs, env=ONE_THREAD)
 
@@ -169,7 +169,7 @@ def matrix(session: nox.Session) -> None:
 @nox.session
 def docs(session: nox.Session) -> None:
     """Python blocks of every README and docs page, top to bottom, and the doctests of every source module."""
-    install(session, "--group", "tests", *EDITABLE)
+    install(session, "--group", "tests", "--group", "extras", *EDITABLE)
     sources = [f"packages/{package}/src" for package in PACKAGES]
     session.run(
         "pytest", "-q", "--doctest-modules", "tests/test_snippets.py", *sources, *session.posargs, env=ONE_THREAD

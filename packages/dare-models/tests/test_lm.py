@@ -120,8 +120,8 @@ def test_text_without_a_tokenizer_is_refused(golden):
 
 
 def test_layout_must_be_known(lm, tmp_path):
-    with pytest.raises(ValueError, match="layout 'original', got 'native'"):
-        lm.save(tmp_path / "x", layout="native")
+    with pytest.raises(ValueError, match="layout 'original' or 'native', got 'gguf'"):
+        lm.save(tmp_path / "x", layout="gguf")
 
 
 @pytest.mark.wheel

@@ -9,7 +9,7 @@ from collections.abc import Collection, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -22,6 +22,11 @@ from dare_models.families.family import Family
 from dare_models.precision import FLOATS
 
 CONFIG, WEIGHTS, INDEX, TOKENIZER = "config.json", "model.safetensors", "model.safetensors.index.json", "tokenizer.json"
+SIDECAR = "dare_model.json"
+TOKENIZER_FILES = (
+    *(TOKENIZER, "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "chat_template.jinja"),
+    *("vocab.json", "merges.txt"),
+)
 DTYPES: dict[str, str] = dict(zip(("F64", "F32", "F16", "BF16"), FLOATS, strict=True))
 
 
@@ -66,7 +71,7 @@ def _fetch(repository: str) -> Path:
     index = get(INDEX, needed=False)
     for shard in [WEIGHTS] if index is None else sorted(set(_read_json(Path(index))["weight_map"].values())):
         get(shard, needed=True)
-    for name in (TOKENIZER, "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja"):
+    for name in (SIDECAR, *TOKENIZER_FILES):
         get(name, needed=False)
     return folder
 
@@ -78,6 +83,42 @@ def read_config(folder: Path) -> dict[str, Any]:
         CheckpointError: the file is missing or no JSON.
     """
     return _read_json(folder / CONFIG)
+
+
+def read_sidecar(folder: Path) -> dict[str, Any]:
+    """Return what `write` knew beyond the original layout: layout, probe, for a native one the original's fields too.
+
+    Returns:
+        Nothing for a folder that somebody else wrote.
+
+    Raises:
+        CheckpointError: the file is no JSON, or of a later format.
+    """
+    if not (folder / SIDECAR).exists():
+        return {}
+    sidecar = _read_json(folder / SIDECAR)
+    if sidecar.get("format") != 1:
+        raise CheckpointError(f"{SIDECAR}: expected format 1, got {sidecar.get('format')!r}; use a newer dare-models")
+    return sidecar
+
+
+def original_fields(folder: Path) -> dict[str, Any]:
+    """Return the fields of the original's config.json: that file, or what `write` kept of it beside a native one.
+
+    Raises:
+        CheckpointError: a file is missing or damaged, or a native config.json says something else than it was written
+            with.
+    """
+    written, sidecar = read_config(folder), read_sidecar(folder)
+    if sidecar.get("layout") != "native":
+        return written
+    for name in sorted(written.keys() | sidecar["native"].keys()):
+        if written.get(name) != sidecar["native"].get(name):
+            raise CheckpointError(
+                f"config field `{name}`: expected {sidecar['native'].get(name)!r} by {SIDECAR}, got "
+                f"{written.get(name)!r}; change the model in Python and save it again"
+            )
+    return dict(sidecar["config"])
 
 
 def declared_dtype(fields: Mapping[str, Any]) -> str | None:
@@ -130,12 +171,14 @@ def verify(folder: Path, family: Family, config: PreTrainedConfig) -> None:
     with torch.device("meta"):
         skeleton = family.model_class(config)
     _check_names_and_shapes(family, skeleton, headers)
+    _check_tied(folder, family, skeleton, headers)
     _check_dtypes(headers, declared_dtype(read_config(folder)), family.float32_tensors)
 
 
 def _check_names_and_shapes(family: Family, skeleton: PreTrainedModel, headers: Mapping[str, TensorHeader]) -> None:
     """Compare with what saving the model would write; a parameter may also come whole, under its native name."""
     parameters = skeleton.state_dict()
+    tied = skeleton.all_tied_weights_keys
     originals = revert_weight_conversion(skeleton, dict(parameters))
     shapes = {name: tuple(tensor.shape) for name, tensor in (parameters | originals).items()}
     source: dict[str, str] = {}  # parameter -> one of the tensors that fill it
@@ -149,20 +192,40 @@ def _check_names_and_shapes(family: Family, skeleton: PreTrainedModel, headers: 
             if target in source and (name in whole or target in whole):
                 raise CheckpointError(f"tensor {name!r}: expected once, but {source[target]!r} is the same parameter")
             source[target] = name
-    _check_nothing_is_missing(family, originals, headers.keys())
+    _check_nothing_is_missing(family, originals, headers.keys(), tied)
 
 
-def _check_nothing_is_missing(family: Family, originals: Iterable[str], found: Collection[str]) -> None:
+def _check_nothing_is_missing(
+    family: Family, originals: Iterable[str], found: Collection[str], tied: Collection[str]
+) -> None:
     missing: dict[str, str] = {}
     for name, targets in family.native_names(originals).items():
         if name not in found:
-            missing.update({target: name for target in targets if target not in found})
+            missing.update({target: name for target in targets if target not in found and target not in tied})
     if missing:
         first = min(missing)
         raise CheckpointError(
             f"{len(missing)} parameters: expected in the checkpoint, got none, or not all of them, "
             f"first {first!r} (tensor {missing[first]!r})"
         )
+
+
+def _check_tied(folder: Path, family: Family, skeleton: PreTrainedModel, headers: Mapping[str, TensorHeader]) -> None:
+    """A tensor that the config ties to another may be left out of the files, but not differ there."""
+    by_target = {target: name for name, targets in family.native_names(headers).items() for target in targets}
+    for copy, source in skeleton.all_tied_weights_keys.items():
+        if copy in by_target and source in by_target:
+            one, other = (_read_tensor(folder, headers, by_target[name]) for name in (copy, source))
+            if not torch.equal(one, other):
+                raise CheckpointError(
+                    f"tensor {by_target[copy]!r}: expected the values of {by_target[source]!r}, to which "
+                    "`tie_word_embeddings` of config.json ties it, got others; set the field to false if they are meant"
+                )
+
+
+def _read_tensor(folder: Path, headers: Mapping[str, TensorHeader], name: str) -> torch.Tensor:
+    with safe_open(folder / headers[name].file, framework="pt") as tensors:
+        return tensors.get_tensor(name)
 
 
 @contextmanager
@@ -187,39 +250,70 @@ def new_folder(path: str | os.PathLike[str]) -> Generator[Path, None, None]:
 
 
 def write(
-    path: str | os.PathLike[str], family: Family, module: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None
+    path: str | os.PathLike[str],
+    family: Family,
+    module: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase | None,
+    *,
+    layout: Literal["original", "native"] = "original",
+    max_shard_size: str | int = "5GB",
+    probe: Mapping[str, Any] | None = None,
 ) -> None:
-    """Write a checkpoint in the layout of the original repository, whole or not at all, and check that it loads.
+    """Write a checkpoint, whole or not at all, and check that it loads.
 
     Args:
         path: a folder that does not exist yet.
         family: whose layout.
         module: config and weights.
         tokenizer: written beside them, if there is one.
+        layout: "original" as the original repository, "native" as the stock transformers class.
+        max_shard_size: bytes per weight file, or a text like "5GB".
+        probe: logits to compare with after loading.
 
     Raises:
         CheckpointError: `path` exists, or the module holds tensors that the layout has no place for.
     """
     with new_folder(path) as folder, quiet():
-        module.save_pretrained(folder, state_dict=_as_stored(module))
+        sidecar: dict[str, Any] = {"format": 1, "family": family.name, "layout": layout}
+        written = module if layout == "original" else family.stock(module)
+        state = _as_stored(module, written)
+        written.save_pretrained(folder, state_dict=state, max_shard_size=max_shard_size, save_original_format=False)
+        if layout == "native":
+            sidecar |= {"native": read_config(folder), "config": _plain(module)}
+        if probe is not None:
+            sidecar["probe"] = dict(probe)
+        (folder / SIDECAR).write_text(json.dumps(sidecar, indent=1, sort_keys=True) + "\n", encoding="utf-8")
         if tokenizer is not None:
             tokenizer.save_pretrained(folder)
         for file in folder.iterdir():  # safetensors keeps its files private; others may read the config, so these too
             file.chmod((folder / CONFIG).stat().st_mode)
-        verify(folder, family, family.config(read_config(folder)))
+        verify(folder, family, family.config(original_fields(folder)))
 
 
-def _as_stored(module: PreTrainedModel) -> dict[str, torch.Tensor]:
-    """Return the state, its float32 buffers in the parameters' dtype if all of them survive that.
+def _plain(module: PreTrainedModel) -> dict[str, Any]:
+    """The original's config fields as config.json would hold them."""
+    module.config.dtype = str(module.dtype).removeprefix("torch.")
+    module.config.architectures = [type(module).__name__]
+    return json.loads(json.dumps(module.config.to_dict()))
 
-    Routing biases are float32 in memory; releases store them either way.
+
+def _as_stored(module: PreTrainedModel, written: PreTrainedModel) -> dict[str, torch.Tensor]:
+    """Return the state under the names of the layout, in a fixed order, without what is tied to something else.
+
+    Routing biases are float32 in memory; releases store them either way. So float32 tensors of a half-precision model
+    are stored like its parameters if all of them survive that.
+
+    Args:
+        module: holds the values.
+        written: its class decides the names.
     """
-    state = module.state_dict()
-    if module.dtype not in (torch.float16, torch.bfloat16):
-        return state
-    wide = {name: tensor for name, tensor in state.items() if tensor.dtype is torch.float32}
-    narrow = {name: tensor.to(module.dtype) for name, tensor in wide.items()}
-    return state | narrow if all(torch.equal(narrow[name].float(), wide[name]) for name in wide) else state
+    state = {name: tensor for name, tensor in module.state_dict().items() if name not in module.all_tied_weights_keys}
+    if module.dtype in (torch.float16, torch.bfloat16):
+        wide = {name: tensor for name, tensor in state.items() if tensor.dtype is torch.float32}
+        narrow = {name: tensor.to(module.dtype) for name, tensor in wide.items()}
+        if all(torch.equal(narrow[name].float(), wide[name]) for name in wide):
+            state |= narrow
+    return dict(sorted(revert_weight_conversion(written, state).items()))
 
 
 @contextmanager

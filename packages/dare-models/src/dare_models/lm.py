@@ -14,13 +14,13 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from dare_models import checkpoint
 from dare_models.attention import Plan
 from dare_models.cache import PositionCache
+from dare_models.chat import Dialogue, Message, encode_dialogue, encode_text, render
 from dare_models.families import get_family
 from dare_models.network import backend_of, new_cache, plan_of, run, run_cached, sources, weights_version
 from dare_models.noisy_clean import check_blocks, noisy_clean_layout
+from dare_models.probe import take_probe
 from dare_models.scoring import Gather, Gathered, Scores, check_shapes, full_layout, positions_of, score_streams
 from dare_models.spec import ModelSpec
-
-Message = Mapping[str, str]
 
 
 class DiffusionLM:
@@ -36,6 +36,7 @@ class DiffusionLM:
     Attributes:
         version: number of the weights, which a cache remembers; None counts the changes torch can see. Set one where
             something else decides what the module computes, such as which adapter is on.
+        probe: logits that were recorded when the model was saved, or None.
 
     Raises:
         ValueError: the module would attend causally.
@@ -52,6 +53,7 @@ class DiffusionLM:
         self.spec = spec
         self.tokenizer = tokenizer
         self.version: int | None = None
+        self.probe: Mapping[str, object] | None = None
 
     def __repr__(self) -> str:
         size = sum(parameter.numel() for parameter in self.module.parameters())
@@ -310,15 +312,44 @@ class DiffusionLM:
         Raises:
             ValueError: no tokenizer, or a character it cannot represent.
         """
-        return self.chat([text])[0] if chat else self._encode(text)
+        return self.chat([text])[0] if chat else encode_text(self._tokenizer(), text)
 
-    def chat(self, conversations: Sequence[str | Sequence[Message]]) -> list[list[int]]:
+    def chat(
+        self, conversations: Sequence[str | Sequence[Message]], *, options: Mapping[str, object] | None = None
+    ) -> list[list[int]]:
         """Return the ids of chats, each ending where the assistant's answer begins.
 
         Args:
             conversations: each one a user message, or a list of {"role": …, "content": …}.
+            options: what else the chat template reads, such as {"enable_thinking": False}.
+
+        Raises:
+            ValueError: no tokenizer or chat template.
         """
-        return [self._encode(self._render(conversation)) for conversation in conversations]
+        tokenizer = self._tokenizer()
+        chats = ([{"role": "user", "content": chat}] if isinstance(chat, str) else chat for chat in conversations)
+        return [encode_text(tokenizer, render(tokenizer, chat, answer=True, options=options)) for chat in chats]
+
+    def dialogue(
+        self,
+        messages: Sequence[Message],
+        *,
+        turns: Literal["all", "last"] = "all",
+        options: Mapping[str, object] | None = None,
+    ) -> Dialogue:
+        """Return the ids of a chat with its answers, and which of them are to be learnt.
+
+        Args:
+            messages: {"role": …, "content": …}, the last one the assistant's.
+            turns: learn "all" answers or the "last" one.
+            options: what else the chat template reads.
+
+        Raises:
+            ValueError: no tokenizer or chat template, no answer at the end, or a template that changes earlier turns.
+        """
+        tokenizer = self._tokenizer()
+        ends = [str(tokenizer.convert_ids_to_tokens(token)) for token in self.spec.stop_ids]
+        return encode_dialogue(tokenizer, messages, ends, turns=turns, options=options)
 
     def decode(self, ids: Sequence[int] | Tensor, *, specials: bool = False) -> str:
         """Return the text of some ids.
@@ -340,21 +371,40 @@ class DiffusionLM:
             digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
         return digest.hexdigest()
 
-    def save(self, path: str | os.PathLike[str], *, layout: Literal["original"] = "original") -> None:
-        """Write config, weights and tokenizer as the original repository lays them out.
+    def save(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        layout: Literal["original", "native"] = "original",
+        max_shard_size: str | int = "5GB",
+    ) -> None:
+        """Write config, weights, tokenizer and a probe of the logits, in the dtype of the parameters.
 
         They are written to a temporary sibling, which is renamed when complete.
 
         Args:
             path: a folder that does not exist yet.
-            layout: "original".
+            layout: "original" as the original repository lays them out; "native" under the names of the stock
+                transformers class, which then reads them too (and attends in both directions: `is_causal` is false).
+            max_shard_size: bytes per weight file, or a text like "5GB"; more go into shards with an index.
 
         Raises:
             CheckpointError: `path` exists.
+            ValueError: an unknown layout.
+            ProbeError: the model computes NaN or infinity.
         """
-        if layout != "original":
-            raise ValueError(f"expected layout 'original', got {layout!r}")
-        checkpoint.write(path, get_family(self.spec.family), self.module, self.tokenizer)
+        if layout not in ("original", "native"):
+            raise ValueError(f"expected layout 'original' or 'native', got {layout!r}")
+        family = get_family(self.spec.family)
+        checkpoint.write(
+            path,
+            family,
+            self.module,
+            self.tokenizer,
+            layout=layout,
+            max_shard_size=max_shard_size,
+            probe=take_probe(self),
+        )
 
     def _version(self) -> int:
         return weights_version(self.module) if self.version is None else self.version
@@ -394,16 +444,3 @@ class DiffusionLM:
                 "expected a tokenizer beside the checkpoint, got none; pass ids, or DiffusionLM(…, tokenizer)"
             )
         return self.tokenizer
-
-    def _render(self, conversation: str | Sequence[Message]) -> str:
-        turns = [{"role": "user", "content": conversation}] if isinstance(conversation, str) else conversation
-        messages = [dict(turn) for turn in turns]
-        return str(self._tokenizer().apply_chat_template(messages, add_generation_prompt=True, tokenize=False))
-
-    def _encode(self, text: str) -> list[int]:
-        try:
-            return list(self._tokenizer().encode(text, add_special_tokens=False))
-        except Exception as error:
-            if "UNK" not in str(error):
-                raise
-            raise ValueError(f"expected characters of the tokenizer's alphabet, got {text!r}") from error

@@ -7,12 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
+from transformers import PreTrainedConfig, PreTrainedModel
 
 from dare_models import checkpoint, precision
 from dare_models.families import family_for, register
 from dare_models.families.experts import compute_experts
+from dare_models.families.family import Family
 from dare_models.lm import DiffusionLM
+from dare_models.probe import check_probe
+from dare_models.tokenizer import load_tokenizer
 
 
 def load(
@@ -24,6 +27,7 @@ def load(
     block_length: int | None = None,
     backend: str = "sdpa",
     experts: str = "eager",
+    verify: bool = True,
 ) -> DiffusionLM:
     """Load a checkpoint in the layout of its original repository, without remote code.
 
@@ -41,6 +45,8 @@ def load(
         backend: transformers' attention implementation.
         experts: how the experts of a mixture are multiplied: "eager", "batched_mm" or "grouped_mm" (fast on
             accelerators).
+        verify: compare the logits of a probe with those that `DiffusionLM.save` recorded (one forward of some forty
+            tokens); folders that others wrote have none.
 
     Returns:
         The model in eval mode.
@@ -49,22 +55,48 @@ def load(
         CheckpointError: a file, tensor or dtype that does not fit, by name.
         ValueError: a config field that the family does not implement, no mask id, a device that is not there, or
             experts that are not there.
+        ProbeError: the model computes something else than when it was saved.
     """
     register()
-    _check_device(device)
+    check_device(device)
     folder = checkpoint.locate(path)
-    fields = checkpoint.read_config(folder)
+    fields = checkpoint.original_fields(folder)
     family = family_for(fields)
     if mask_token_id is not None:
         fields = {**fields, "mask_token_id": mask_token_id}
     config = family.config(family.with_block_length(fields, block_length))
-    tokenizer = _load_tokenizer(folder)
+    tokenizer = load_tokenizer(folder)
     spec = family.describe(config, tokenizer)
     if tokenizer is not None and len(tokenizer) > spec.vocab_size:
         raise checkpoint.CheckpointError(
             f"tokenizer.json: expected at most `vocab_size`={spec.vocab_size} tokens, got {len(tokenizer)}"
         )
     checkpoint.verify(folder, family, config)
+    module = load_module(family, folder, config, dtype, backend)
+    compute_experts(precision.place(module, dtype, device), experts)
+    lm = DiffusionLM(module.eval(), spec, tokenizer)
+    lm.probe = checkpoint.read_sidecar(folder).get("probe")
+    if verify and lm.probe is not None:
+        given = {"block_length": block_length, "mask_token_id": mask_token_id}
+        check_probe(lm, lm.probe, chosen=[name for name, value in given.items() if value is not None])
+    return lm
+
+
+def load_module(
+    family: Family, folder: Path, config: PreTrainedConfig, dtype: str | torch.dtype, backend: str
+) -> PreTrainedModel:
+    """Return the network of a checkpoint that `checkpoint.verify` has accepted.
+
+    Args:
+        family: whose layout.
+        folder: holds the weights.
+        config: its config.
+        dtype: floating-point type of the parameters in memory.
+        backend: transformers' attention implementation.
+
+    Raises:
+        CheckpointError: transformers did not load it whole.
+    """
     with checkpoint.quiet():
         loaded: Any = family.model_class.from_pretrained(
             folder,
@@ -78,22 +110,19 @@ def load(
     module, info = loaded
     if problems := {name: keys for name, keys in info.items() if keys}:
         raise checkpoint.CheckpointError(f"expected transformers to load {str(folder)!r} whole, got {problems}")
-    compute_experts(precision.place(module, dtype, device), experts)
-    return DiffusionLM(module.eval(), spec, tokenizer)
+    # It remembers by which names it was read; what is written depends on the layout asked for alone.
+    module._weight_conversions = None  # noqa: SLF001
+    return module
 
 
-def _check_device(device: str | torch.device) -> None:
+def check_device(device: str | torch.device) -> None:
+    """Refuse a device before anything is read.
+
+    Raises:
+        ValueError: this torch cannot use it.
+    """
     try:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0]
         raise ValueError(f"`device`: expected one that this torch can use, got {str(device)!r} ({reason})") from error
-
-
-def _load_tokenizer(folder: Path) -> PreTrainedTokenizerBase | None:
-    if not (folder / checkpoint.TOKENIZER).exists():
-        return None
-    tokenizer = PreTrainedTokenizerFast.from_pretrained(folder, local_files_only=True)
-    for name in ("is_local", "local_files_only"):  # how it was read is not part of what it is
-        tokenizer.init_kwargs.pop(name, None)
-    return tokenizer

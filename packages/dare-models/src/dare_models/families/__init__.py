@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import difflib
 
-from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, PreTrainedConfig
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoTokenizer, PreTrainedConfig
 from transformers.conversion_mapping import register_checkpoint_conversion_mapping
 
+from dare_models.families.autoregressive import AUTOREGRESSIVE
 from dare_models.families.dream import DREAM
 from dare_models.families.family import Family
 from dare_models.families.fast_dllm_v2 import FAST_DLLM_V2
@@ -15,17 +16,18 @@ from dare_models.families.llada2 import LLADA2
 from dare_models.families.llada_moe import LLADA_MOE
 from dare_models.families.sdar import SDAR
 from dare_models.families.sdar_moe import SDAR_MOE
+from dare_models.tokenizer import DreamTokenizer
 
 __all__ = ["FAMILIES", "Family", "family_for", "family_names", "get_family", "register"]
 
-FAMILIES: tuple[Family, ...] = (LLADA, LLADA_MOE, DREAM, SDAR, SDAR_MOE, LLADA2, FAST_DLLM_V2)
+FAMILIES: tuple[Family, ...] = (LLADA, LLADA_MOE, DREAM, SDAR, SDAR_MOE, LLADA2, FAST_DLLM_V2, *AUTOREGRESSIVE)
 
 
 def family_names() -> tuple[str, ...]:
     """Return the names of all families.
 
     >>> family_names()
-    ('llada', 'llada_moe', 'dream', 'sdar', 'sdar_moe', 'llada2', 'fast_dllm_v2')
+    ('llada', 'llada_moe', 'dream', 'sdar', 'sdar_moe', 'llada2', 'fast_dllm_v2', 'llama', 'qwen2', 'qwen3')
     """
     return tuple(family.name for family in FAMILIES)
 
@@ -76,3 +78,4 @@ def register() -> None:
         AutoModel.register(family.config_class, family.model_class, exist_ok=True)
         AutoModelForCausalLM.register(family.config_class, family.model_class, exist_ok=True)
         register_checkpoint_conversion_mapping(family.architecture, family.weight_conversions(), overwrite=True)
+    AutoTokenizer.register(DREAM.config_class, fast_tokenizer_class=DreamTokenizer, exist_ok=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import reduce
 from typing import Any, NoReturn, cast
 
@@ -93,6 +93,11 @@ class Family:
         """Class name that config.json carries."""
         return self.model_class.__name__
 
+    @property
+    def stock_class(self) -> type[PreTrainedModel]:
+        """Transformers' class that computes the network."""
+        return next(base for base in self.model_class.__bases__ if issubclass(base, PreTrainedModel))
+
     def config(self, fields: Mapping[str, Any]) -> PreTrainedConfig:
         """Return the config that an original config.json describes.
 
@@ -120,6 +125,23 @@ class Family:
                 "so the length of a block is the sampler's choice alone"
             )
         return {**fields, self.block_field: block_length}
+
+    def stock(self, module: PreTrainedModel) -> PreTrainedModel:
+        """Return an empty model of the stock class that computes the same, with the stock class's config.
+
+        The config says `is_causal: false`, by which transformers attends in both directions.
+
+        Args:
+            module: a model of this family.
+        """
+        stock_class: Any = self.stock_class
+        config_class: Any = stock_class.config_class
+        names = [field.name for field in fields(config_class) if field.init]
+        known = {name: getattr(module.config, name) for name in names if hasattr(module.config, name)}
+        config = config_class(**known, mask_token_id=self.describe(module.config, None).mask_token_id)
+        config.is_causal = False
+        with torch.device("meta"):
+            return stock_class(config).to(module.dtype)
 
     def weight_conversions(self) -> list[WeightConverter | WeightRenaming]:
         """Return the key mapping in transformers' terms (fresh objects: they hold state while loading)."""
