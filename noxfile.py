@@ -151,7 +151,9 @@ def check_distributions(session: nox.Session, dist: Path) -> None:
 @nox.session
 def tests(session: nox.Session) -> None:
     """All suites in one environment; `-- packages/dare-samplers/tests` runs one package's under its own settings."""
-    install(session, "--compile-bytecode", "--group", "tests", "--group", "extras", *EDITABLE)  # many tests start an interpreter
+    install(
+        session, "--compile-bytecode", "--group", "tests", "--group", "extras", *EDITABLE
+    )  # many tests start an interpreter
     workers = ["-n", "auto", "--maxprocesses", "4"]
     session.run("pytest", "-q", *workers, "--ignore=tests/test_snippets.py", *session.posargs, env=ONE_THREAD)
 
@@ -164,6 +166,17 @@ def matrix(session: nox.Session) -> None:
     session.run(
         "pytest", "-q", "-m", "matrix", *workers, "packages/dare-samplers/tests", *session.posargs, env=ONE_THREAD
     )
+
+
+@nox.session(reuse_venv=False)
+@nox.parametrize("transformers", ["5.17", "5.19", "5.20", "newest"], ids=["5.17", "5.19", "5.20", "newest"])
+def models(session: nox.Session, transformers: str) -> None:
+    """The families against another transformers: their own tests, golden and cached decoding, the root contract."""
+    install(session, "--compile-bytecode", "--group", "tests", "--group", "extras", *EDITABLE)
+    wanted = ["--upgrade", "transformers<6"] if transformers == "newest" else [f"transformers=={transformers}.*"]
+    session.install(*wanted)
+    tests = [f"tests/test_{name}.py" for name in ("cached_decoding", "contract", "golden_decoding", "support")]
+    session.run("pytest", "-q", "-n", "auto", "packages/dare-models/tests", *tests, *session.posargs, env=ONE_THREAD)
 
 
 @nox.session

@@ -23,6 +23,7 @@ from dare_train.testing import small_rl
 SCRIPT = Path(__file__).with_name("kill_run.py")
 FILES = (
     "chat_template.jinja",
+    "dare_model.json",
     "config.json",
     "model.safetensors",
     "tokenizer.json",

@@ -22,7 +22,7 @@ from dare_models.families.family import Family
 from dare_models.precision import FLOATS
 
 CONFIG, WEIGHTS, INDEX, TOKENIZER = "config.json", "model.safetensors", "model.safetensors.index.json", "tokenizer.json"
-SIDECAR = "dare_model.json"
+SIDECAR, ADAPTER = "dare_model.json", "adapter_config.json"
 TOKENIZER_FILES = (
     *(TOKENIZER, "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "chat_template.jinja"),
     *("vocab.json", "merges.txt"),
@@ -69,7 +69,7 @@ def _fetch(repository: str) -> Path:
     assert config is not None
     folder = Path(config).parent
     index = get(INDEX, needed=False)
-    for shard in [WEIGHTS] if index is None else sorted(set(_read_json(Path(index))["weight_map"].values())):
+    for shard in [WEIGHTS] if index is None else sorted(set(read_json(Path(index))["weight_map"].values())):
         get(shard, needed=True)
     for name in (SIDECAR, *TOKENIZER_FILES):
         get(name, needed=False)
@@ -82,7 +82,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     Raises:
         CheckpointError: the file is missing or no JSON.
     """
-    return _read_json(folder / CONFIG)
+    return read_json(folder / CONFIG)
 
 
 def read_sidecar(folder: Path) -> dict[str, Any]:
@@ -96,7 +96,7 @@ def read_sidecar(folder: Path) -> dict[str, Any]:
     """
     if not (folder / SIDECAR).exists():
         return {}
-    sidecar = _read_json(folder / SIDECAR)
+    sidecar = read_json(folder / SIDECAR)
     if sidecar.get("format") != 1:
         raise CheckpointError(f"{SIDECAR}: expected format 1, got {sidecar.get('format')!r}; use a newer dare-models")
     return sidecar
@@ -142,10 +142,10 @@ def read_headers(folder: Path) -> dict[str, TensorHeader]:
     index = folder / INDEX
     if index.exists() and (folder / WEIGHTS).exists():
         raise CheckpointError(f"expected shards or one file, got both {INDEX} and {WEIGHTS}; remove what is not meant")
-    weight_map: dict[str, str] = _read_json(index)["weight_map"] if index.exists() else {}
+    weight_map: dict[str, str] = read_json(index)["weight_map"] if index.exists() else {}
     headers: dict[str, TensorHeader] = {}
     for shard in sorted(set(weight_map.values())) or [WEIGHTS]:
-        for name, header in _read_shard(folder / shard).items():
+        for name, header in read_shard(folder / shard).items():
             if name in headers:
                 raise CheckpointError(f"tensor {name!r}: expected once, got it in {headers[name].file} and {shard}")
             headers[name] = header
@@ -328,7 +328,12 @@ def quiet() -> Generator[None, None, None]:
             logging.enable_progress_bar()
 
 
-def _read_json(file: Path) -> dict[str, Any]:
+def read_json(file: Path) -> dict[str, Any]:
+    """Return the content of a JSON file.
+
+    Raises:
+        CheckpointError: it is missing or no JSON.
+    """
     try:
         return json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -337,7 +342,12 @@ def _read_json(file: Path) -> dict[str, Any]:
         raise CheckpointError(f"file {str(file)!r}: expected JSON, got {error}; copy it again") from error
 
 
-def _read_shard(file: Path) -> dict[str, TensorHeader]:
+def read_shard(file: Path) -> dict[str, TensorHeader]:
+    """Return what one weight file says about each tensor.
+
+    Raises:
+        CheckpointError: it is missing, damaged or truncated.
+    """
     if not file.exists():
         raise CheckpointError(
             f"expected the weight file {file.name!r}, got none in {str(file.parent)!r}; copy it again"

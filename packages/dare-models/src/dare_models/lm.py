@@ -37,6 +37,9 @@ class DiffusionLM:
         version: number of the weights, which a cache remembers; None counts the changes torch can see. Set one where
             something else decides what the module computes, such as which adapter is on.
         probe: logits that were recorded when the model was saved, or None.
+        source: where it was loaded from, or None.
+        adapter: what `dare_models.lora` attached, or None.
+        base: hash and dtype of the weights that the adapter is for, or None.
 
     Raises:
         ValueError: the module would attend causally.
@@ -54,6 +57,9 @@ class DiffusionLM:
         self.tokenizer = tokenizer
         self.version: int | None = None
         self.probe: Mapping[str, object] | None = None
+        self.source: str | None = None
+        self.adapter: object = None
+        self.base: Mapping[str, str] | None = None
 
     def __repr__(self) -> str:
         size = sum(parameter.numel() for parameter in self.module.parameters())
@@ -217,6 +223,10 @@ class DiffusionLM:
             rows = at if rows is None else at.gather(1, rows)
         return states if rows is None else states.gather(1, rows[..., None].expand(-1, -1, states.shape[-1]))
 
+    def weights_version(self) -> int:
+        """Return the number of the weights as they are now, which a cache remembers."""
+        return weights_version(self.module) if self.version is None else self.version
+
     def new_cache(self, batch: int, capacity: int) -> PositionCache:
         """Return an empty cache for the weights as they are now.
 
@@ -224,7 +234,7 @@ class DiffusionLM:
             batch: rows.
             capacity: positions per row.
         """
-        return new_cache(self.module, batch, capacity, self._version())
+        return new_cache(self.module, batch, capacity, self.weights_version())
 
     def mix(self, probabilities: Tensor) -> Tensor:
         """Return expected embeddings [B, N, d], for `added`.
@@ -390,11 +400,15 @@ class DiffusionLM:
 
         Raises:
             CheckpointError: `path` exists.
-            ValueError: an unknown layout.
+            ValueError: an unknown layout, or an adapter that is neither merged nor unloaded.
             ProbeError: the model computes NaN or infinity.
         """
         if layout not in ("original", "native"):
             raise ValueError(f"expected layout 'original' or 'native', got {layout!r}")
+        if self.adapter is not None:
+            raise ValueError(
+                "expected a model without an adapter, got one; write the adapter with `lora.save`, or `lora.merge` it"
+            )
         family = get_family(self.spec.family)
         checkpoint.write(
             path,
@@ -405,9 +419,6 @@ class DiffusionLM:
             max_shard_size=max_shard_size,
             probe=take_probe(self),
         )
-
-    def _version(self) -> int:
-        return weights_version(self.module) if self.version is None else self.version
 
     def _grid(self, positions: Tensor, blocks: Tensor | None) -> Tensor | None:
         """Block ids under block-causal attention, else None."""
@@ -426,10 +437,10 @@ class DiffusionLM:
             raise TypeError(f"expected a cache from `new_cache`, got {type(cache).__name__}")
         if plan is not None:
             raise ValueError(f"expected plan=None with a cache, got {type(plan).__name__}; the cache makes its own")
-        if cache.version != self._version():
+        if cache.version != self.weights_version():
             raise ValueError(
-                f"expected a cache of the weights as they are now (version {self._version()}), got one of version "
-                f"{cache.version}; make a new one with `new_cache`"
+                f"expected a cache of the weights as they are now (version {self.weights_version()}), got one of "
+                f"version {cache.version}; make a new one with `new_cache`"
             )
         return cache
 

@@ -35,7 +35,8 @@ def load(
     dtype; the architecture fields of the config must describe what the family computes.
 
     Args:
-        path: a folder (then nothing is fetched), or the id of a Hub repository.
+        path: a folder (then nothing is fetched), or the id of a Hub repository; or the folder of an adapter, whose base
+            is then loaded from where the adapter says (see `dare_models.lora.load`).
         dtype: floating-point type of the parameters in memory.
         device: where the parameters go.
         mask_token_id: mask id, where the checkpoint does not record it. Ends of turn are the tokenizer's: without
@@ -60,6 +61,10 @@ def load(
     register()
     check_device(device)
     folder = checkpoint.locate(path)
+    if (folder / checkpoint.ADAPTER).exists():
+        from dare_models import lora  # noqa: PLC0415 (peft is an extra)
+
+        return lora.load(folder, dtype=dtype, device=device, backend=backend, experts=experts, verify=verify)
     fields = checkpoint.original_fields(folder)
     family = family_for(fields)
     if mask_token_id is not None:
@@ -75,6 +80,7 @@ def load(
     module = load_module(family, folder, config, dtype, backend)
     compute_experts(precision.place(module, dtype, device), experts)
     lm = DiffusionLM(module.eval(), spec, tokenizer)
+    lm.source = str(path)
     lm.probe = checkpoint.read_sidecar(folder).get("probe")
     if verify and lm.probe is not None:
         given = {"block_length": block_length, "mask_token_id": mask_token_id}
