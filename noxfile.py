@@ -151,9 +151,8 @@ def check_distributions(session: nox.Session, dist: Path) -> None:
 @nox.session
 def tests(session: nox.Session) -> None:
     """All suites in one environment; `-- packages/dare-samplers/tests` runs one package's under its own settings."""
-    install(
-        session, "--compile-bytecode", "--group", "tests", "--group", "extras", *EDITABLE
-    )  # many tests start an interpreter
+    # many tests start an interpreter
+    install(session, "--compile-bytecode", "--group", "tests", "--group", "extras", *EDITABLE)
     workers = ["-n", "auto", "--maxprocesses", "4"]
     session.run("pytest", "-q", *workers, "--ignore=tests/test_snippets.py", *session.posargs, env=ONE_THREAD)
 

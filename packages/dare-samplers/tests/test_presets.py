@@ -2,9 +2,11 @@
 
 import inspect
 import re
+from types import SimpleNamespace
 
 import pytest
 import torch
+from small_presets import SMALL
 
 from dare_samplers import SamplerConfig, generate, presets
 from dare_samplers.caches import BlockKV, Dual, Horizon, NoCache, Prefix, Vicinity
@@ -21,58 +23,6 @@ from dare_samplers.trace import FORCED
 
 PROMPTS = [[3, 1, 4, 1, 5], [2], [6, 7, 8]]
 
-SMALL: dict[str, list[SamplerConfig]] = {
-    "ascending": [presets.ascending(12), presets.ascending(16, 3), presets.ascending(8, gamma_min=0.01)],
-    "d1": [presets.d1(8, 4)],
-    "d_tree_rpo": [presets.d_tree_rpo(8, 4, 4)],
-    "dinfer": [
-        presets.dinfer(8, 4, tau=0.3, vicinity=(1, 1, 1)),
-        presets.dinfer(8, 4, "credit", 0.3, vicinity=None),
-        presets.dinfer(8, 4, "hierarchy", 0.5, 0.1, vicinity=None, refresh=1),
-        presets.dinfer(8, 4, "hierarchy", 0.5, 0.1, 0.3, vicinity=None, refresh=2),
-        presets.dinfer(8, 4, "threshold", 0.3, compat=True),
-    ],
-    "dllm_rl": [
-        presets.dllm_rl(8, 4, 4, "margin_confidence"),
-        presets.dllm_rl(8, 4, strategy="dynamic", tau=0.3, further_horizon=2, cache=True),
-        presets.dllm_rl(8, 4, 4, "neg_entropy", pad_penalty=2.0, cache=True),
-    ],
-    "dream": [
-        presets.dream(8, 4, "origin", 1.0),
-        presets.dream(8, 8, "maskgit_plus", top_k=3),
-        presets.dream(8, 8, "topk_margin", 0.0, None),
-        presets.dream(8, 8, alg_temp=0.5, compat=True),
-    ],
-    "eoser": [presets.eoser(8, 4, 4, temperature=1.0)],
-    "espo": [presets.espo(8, 4)],
-    "fast_dllm": [presets.fast_dllm(8, 4, 0.3, None, cache) for cache in ("none", "prefix", "dual")]
-    + [presets.fast_dllm(8, 4, factor=1.0)],
-    "fast_dllm_dream": [presets.fast_dllm_dream(8, 4, tau=0.3, cache="dual"), presets.fast_dllm_dream(8, None, 4)],
-    "fast_dllm_v2": [presets.fast_dllm_v2(8, 2, 0.3), presets.fast_dllm_v2(8, 2, 0.3, 1.0, lead=True)],
-    "first_hitting": [presets.first_hitting(8, 4, top_p=0.9), presets.first_hitting(8, 4, block_causal=True)],
-    "just_grpo": [presets.just_grpo(8)],
-    "llada": [
-        presets.llada(8, 4, 4, guidance=1.5),
-        presets.llada(8, 4, 4, 1.0, "random", eos="never", eos_ids=(22,)),
-        presets.llada(8, 8, 4, 1.0, "left_to_right", eos="last"),
-    ],
-    "llada2": [presets.llada2(10, 4, 4, 0.3)],
-    "llada21": [presets.llada21(10, 4, max_post_steps=2), presets.llada21(10, 4, "speed", max_post_steps=3)],
-    "llada22": [presets.llada22(3, 5, 10, 4, max_post_steps=3, repeat_penalty=1.0, temperature=1.0)],
-    "llada_instruct": [presets.llada_instruct("gsm8k").replace(gen_length=8, block_length=8)],
-    "mdlm": [presets.mdlm(8, 5)],
-    "rcr": [presets.rcr(8, 4, 4), presets.rcr(8, None, 4, "neg_entropy", "cosine", 1.0, proposals=True)],
-    "remdm": [presets.remdm(8, 8, kind, 0.5) for kind in ("cap", "rescale", "conf", "loop", "fb")],
-    "remdm_llada": [presets.remdm_llada(8, 4)],
-    "sdar": [
-        presets.sdar(10, 4, 2, "static"),
-        presets.sdar(10, 4, None, "dynamic", 0.3),
-        presets.sdar(10, 4, 2, "sequential", top_k=3, top_p=0.9),
-        presets.sdar(10, 4, None, "entropy_bounded", compat=True),
-    ],
-    "spg": [presets.spg(8, 4)],
-    "threshold": [presets.threshold(8, 4, 0.3)],
-}
 CASES = [pytest.param(config, id=f"{name}-{number}") for name in SMALL for number, config in enumerate(SMALL[name])]
 
 
@@ -87,15 +37,15 @@ def transformer(block: int | None) -> TinyTransformer:
 
 
 def test_every_preset_is_tried():
-    assert set(SMALL) == set(presets.__all__)
+    assert set(SMALL) == set(presets.NAMES)
 
 
-@pytest.mark.parametrize("name", presets.__all__)
+@pytest.mark.parametrize("name", presets.NAMES)
 def test_docstrings_name_a_paper(name):
     assert re.search(r"arXiv:\d{4}\.\d{5}", inspect.getdoc(getattr(presets, name)) or "")
 
 
-@pytest.mark.parametrize("name", sorted(set(presets.__all__) - {"llada_instruct", "llada22"}))
+@pytest.mark.parametrize("name", sorted(set(presets.NAMES) - {"llada_instruct", "llada22"}))
 def test_published_settings_are_the_defaults(name):
     assert isinstance(getattr(presets, name)(), SamplerConfig)
 
@@ -221,3 +171,35 @@ def test_ascending_block_sizes():
 def test_settings_that_exclude_one_another(build, message):
     with pytest.raises(ValueError, match=message):
         build()
+
+
+def described(**changes):
+    return SimpleNamespace(**{"attention": "full", "block_length": None, "generation": {}, **changes})
+
+
+def test_a_description_names_its_preset():
+    assert presets.for_spec(described()) == presets.llada()
+    blocks = described(attention="block_causal", block_length=8)
+    assert presets.for_spec(blocks) == presets.sdar(block_length=8)
+    named = described(generation={"preset": "dream", "gen_length": 8, "alg": "origin"})
+    assert presets.for_spec(named) == presets.dream(8, alg="origin")
+    blocks.generation = {"preset": "llada2", "block_length": 32, "tau": 0.5, "steps_per_block": 8}
+    assert presets.for_spec(blocks) == presets.llada2(block_length=8, tau=0.5, steps_per_block=8)
+
+
+def test_a_description_that_names_nothing_known_is_refused():
+    with pytest.raises(ValueError, match="`preset`"):
+        presets.for_spec(described(generation={"preset": "autoregressive"}))
+    with pytest.raises(ValueError, match=r"arguments of presets.llada \(gen_length, .*got \['cfg_scale'\]"):
+        presets.for_spec(described(generation={"preset": "llada", "cfg_scale": 0.0}))
+
+
+def test_configs_say_what_they_need():
+    needs = {name: SMALL[name][0].needs for name in presets.NAMES}
+    assert needs["llada"] == ("full_attention",)
+    assert needs["sdar"] == ("block_cache",)
+    assert needs["llada21"] == ("block_cache", "token_editing")
+    assert needs["llada22"] == ("block_cache", "insert_delete")
+    dual = presets.fast_dllm(8, 4, cache="dual").replace(layout="packed")
+    assert dual.needs == ("full_attention", "packed_documents", "window_cache")
+    assert presets.fast_dllm(8, 4, cache="prefix").replace(grid="zero").needs == ("prefix_cache",)

@@ -1,4 +1,4 @@
-"""Low-rank adapters (arXiv 2106.09685) through peft: attach, switch off, save, load, merge.
+"""Low-rank adapters (LoRA, arXiv 2106.09685) through peft: attach, switch off, save, load, merge.
 
 The module stays the stock one: peft puts its layers into it, `lm` decodes and scores as before. Needs the extra `lora`.
 
@@ -68,7 +68,7 @@ def attach(
         dropout: of the adapter's input while training; not with experts, whose parameters have none.
         targets: endings of the names of linear layers and bare parameters; None takes the family's: attention and
             feed-forward layers, in a mixture attention and the stacked experts, never the router.
-        rank_stabilised: s = alpha / sqrt(r) (arXiv 2312.03732).
+        rank_stabilised: s = alpha / sqrt(r) (rsLoRA, arXiv 2312.03732).
         seed: of A, whose values depend on it and the parameter's name alone.
 
     Returns:

@@ -4,9 +4,27 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Literal
+
+CAPABILITIES: Mapping[str, str] = MappingProxyType(
+    {
+        "full_attention": "every position sees every other one",
+        "block_causal": "a position sees its block and the blocks before it",
+        "concat_training": "corrupted and clean copies side by side in one training forward",
+        "prefix_cache": "what stands before the block is stored",
+        "window_cache": "any window is fed, the rest stored",
+        "block_cache": "finished blocks are stored for good, and exactly",
+        "packed_documents": "several documents share a row",
+        "token_editing": "committed tokens may be replaced by better ones",
+        "insert_delete": "tokens for insertion and deletion",
+        "block_routing": "experts are chosen per block",
+        "moe": "a mixture of experts",
+    }
+)
+"""What a checkpoint may be able to do, by name."""
 
 
 @dataclass(frozen=True)
@@ -25,8 +43,8 @@ class ModelSpec:
         logit_offset: 1 where the network's row i - 1 scores token i; undone inside the family.
         attention: "full" or "block_causal".
         block_length: positions per block; None where any block length is legal.
-        generation: the publisher's sampler defaults.
-        capabilities: what the family can do, by name.
+        generation: the publisher's sampler: `preset`, its name in dare-samplers, and its arguments.
+        capabilities: what the family can do, by the names in `CAPABILITIES`.
         lora_targets: names of linear modules that low-rank adapters attach to.
         lora_parameters: names of bare parameters (the experts of a mixture) that they attach to as well.
 
@@ -67,6 +85,26 @@ class ModelSpec:
             raise ValueError(f"expected `attention` 'full' or 'block_causal', got {self.attention!r}")
         if self.attention == "block_causal" and not self.block_length:
             raise ValueError(f"expected a `block_length` with block-causal attention, got {self.block_length!r}")
+        if unknown := [name for name in self.capabilities if name not in CAPABILITIES]:
+            raise ValueError(f"expected `capabilities` among {list(CAPABILITIES)}, got {unknown}")
+
+    def require(self, names: Iterable[str], what: str) -> None:
+        """Refuse something that the checkpoint cannot do, before any work is done.
+
+        Args:
+            names: capabilities, such as what `dare_samplers.needs` returns.
+            what: who needs them, for the message.
+
+        Raises:
+            ValueError: naming those that are missing.
+        """
+        missing = [name for name in names if name not in self.capabilities]
+        if missing:
+            meanings = "; ".join(f"{name}: {CAPABILITIES.get(name, 'unknown')}" for name in missing)
+            raise ValueError(
+                f"expected a family with {missing} for {what} ({meanings}), got {self.family} with "
+                f"{list(self.capabilities)}"
+            )
 
     @property
     def stop_ids(self) -> tuple[int, ...]:

@@ -42,6 +42,7 @@ class Prefix:
     """
 
     refresh: int | None = None
+    needs: ClassVar[tuple[str, ...]] = ("prefix_cache",)
     stores: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -67,6 +68,7 @@ class Dual:
     """
 
     refresh: int | None = None
+    needs: ClassVar[tuple[str, ...]] = ("window_cache",)
     stores: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -94,6 +96,7 @@ class Vicinity:
     before: int = 16
     after: int = 16
     warmup: int = 4
+    needs: ClassVar[tuple[str, ...]] = ("window_cache",)
     stores: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -120,6 +123,7 @@ class Horizon:
 
     ahead: int = 128
     refresh: int | None = None
+    needs: ClassVar[tuple[str, ...]] = ("window_cache",)
     stores: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -146,6 +150,7 @@ class BlockKV:
 
     commit: Literal["fused", "separate"] = "fused"
     final_commit: bool = False
+    needs: ClassVar[tuple[str, ...]] = ("block_cache",)
     stores: ClassVar[bool] = True
 
     def __post_init__(self) -> None:

@@ -179,6 +179,20 @@ class SamplerConfig:
         """The parts that leave something in a state: a resumed decode has to go on with them."""
         return self.cache, self.reviser, tuple(rule for rule in self.rules if isinstance(rule, Remembers))
 
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """What a model must be able to do, by name: what the parts' `needs` say, the layout and the grid.
+
+        >>> from dare_samplers import presets
+        >>> presets.sdar().needs, presets.llada(8).needs
+        (('block_cache',), ('full_attention',))
+        """
+        grid = ("full_attention",) if self.grid == "prompt" else ()
+        packed = ("packed_documents",) if self.layout == "packed" else ()
+        parts = (self.cache, self.reviser, self.smoothing, *self.rules)
+        declared = (name for part in parts for name in getattr(part, "needs", ()))
+        return tuple(dict.fromkeys((*grid, *packed, *declared)))
+
     def replace(self, **changes: Unpack[Changes]) -> Self:
         """A copy with some fields changed, checked again.
 

@@ -1,8 +1,9 @@
-"""The families this package reads and writes: one file each, listed here."""
+"""The families this package reads and writes, one file each; other distributions may announce more."""
 
 from __future__ import annotations
 
 import difflib
+from importlib.metadata import EntryPoint, entry_points
 
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoTokenizer, PreTrainedConfig
 from transformers.conversion_mapping import register_checkpoint_conversion_mapping
@@ -18,18 +19,43 @@ from dare_models.families.sdar import SDAR
 from dare_models.families.sdar_moe import SDAR_MOE
 from dare_models.tokenizer import DreamTokenizer
 
-__all__ = ["FAMILIES", "Family", "family_for", "family_names", "get_family", "register"]
+__all__ = ["FAMILIES", "GROUP", "Family", "all_families", "family_for", "family_names", "get_family", "register"]
 
+GROUP = "dare_models"
 FAMILIES: tuple[Family, ...] = (LLADA, LLADA_MOE, DREAM, SDAR, SDAR_MOE, LLADA2, FAST_DLLM_V2, *AUTOREGRESSIVE)
 
 
 def family_names() -> tuple[str, ...]:
-    """Return the names of all families.
+    """Return the names of all families: those of this package, then those that other distributions announce.
 
     >>> family_names()
     ('llada', 'llada_moe', 'dream', 'sdar', 'sdar_moe', 'llada2', 'fast_dllm_v2', 'llama', 'qwen2', 'qwen3')
     """
-    return tuple(family.name for family in FAMILIES)
+    return tuple(family.name for family in all_families())
+
+
+def all_families() -> tuple[Family, ...]:
+    """Return all families; what other distributions announce by an entry point of the group `dare_models` is imported.
+
+    Raises:
+        ValueError: two families of one name.
+        TypeError: what an entry point names is no family.
+    """
+    announced = [_load(point) for point in sorted(entry_points(group=GROUP), key=lambda point: point.name)]
+    families = (*FAMILIES, *announced)
+    names = [family.name for family in families]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise ValueError(f"expected one family of each name, got several called {twice}; uninstall all but one")
+    return families
+
+
+def _load(point: EntryPoint) -> Family:
+    family = point.load()
+    if not isinstance(family, Family):
+        raise TypeError(
+            f"entry point {point.name!r} of {GROUP!r}: expected a Family, got {family!r} from {point.value}"
+        )
+    return family
 
 
 def get_family(name: str) -> Family:
@@ -38,12 +64,14 @@ def get_family(name: str) -> Family:
     Raises:
         ValueError: no family has this name.
     """
-    for family in FAMILIES:
+    families = all_families()
+    for family in families:
         if family.name == name:
             return family
-    close = difflib.get_close_matches(name, family_names(), n=1)
+    known = [family.name for family in families]
+    close = difflib.get_close_matches(name, known, n=1)
     hint = f"did you mean {close[0]!r}?" if close else "choose one of these."
-    raise ValueError(f"expected a family of {list(family_names())}, got {name!r}; {hint}")
+    raise ValueError(f"expected a family of {known}, got {name!r}; {hint}")
 
 
 def family_for(fields: dict[str, object]) -> Family:
@@ -54,10 +82,11 @@ def family_for(fields: dict[str, object]) -> Family:
     """
     names = fields.get("architectures")
     wanted = names if isinstance(names, list) else []
-    for family in FAMILIES:
+    families = all_families()
+    for family in families:
         if family.architecture in wanted:
             return family
-    known = [family.architecture for family in FAMILIES]
+    known = [family.architecture for family in families]
     raise ValueError(f"expected `architectures` in config.json to name one of {known}, got {names!r}")
 
 
@@ -68,7 +97,7 @@ def register() -> None:
     that does. Calling it again changes nothing.
     """
     types: dict[str, type[PreTrainedConfig]] = {}
-    for family in FAMILIES:
+    for family in all_families():
         # Where families share a model type, the first one's config class tells them apart.
         AutoConfig.register(
             family.config_class.model_type,

@@ -88,6 +88,7 @@ FACTS = Facts(
     turn_ends=("<|im_end|>",),
     logit_offset=1,
     generation={
+        "preset": "dream",
         "gen_length": 512,
         "steps": 512,
         "temperature": 0.2,
@@ -96,7 +97,6 @@ FACTS = Facts(
         "alg_temp": 0.0,
         "eps": 1e-3,
     },
-    capabilities=("full_attention",),
 )
 
 

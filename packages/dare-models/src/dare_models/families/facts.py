@@ -17,6 +17,13 @@ DENSE_PROJECTIONS = (*ATTENTION_PROJECTIONS, "gate_proj", "up_proj", "down_proj"
 EXPERT_PARAMETERS = ("mlp.experts.gate_up_proj", "mlp.experts.down_proj")
 
 
+EVERY = ("prefix_cache", "window_cache", "packed_documents")
+BY_ATTENTION: Mapping[str, tuple[str, ...]] = {
+    "full": ("full_attention", *EVERY),
+    "block_causal": ("block_causal", "concat_training", "block_cache", *EVERY),
+}
+
+
 @dataclass(frozen=True)
 class Facts:
     """Facts of a family, from which the spec of one checkpoint is made.
@@ -31,8 +38,8 @@ class Facts:
         block_length: positions per block where neither the checkpoint nor the caller says.
         block_field: config field that records them.
         logit_offset: 1 where row i - 1 scores token i.
-        generation: the publisher's sampler defaults.
-        capabilities: what the family can do, by name.
+        generation: the publisher's sampler: the name of a preset of dare-samplers and its arguments.
+        extras: what the family can do beyond what its attention gives, by the names in `dare_models.spec.CAPABILITIES`.
         lora_targets: module names that low-rank adapters attach to.
         lora_parameters: names of parameters, not in a linear layer, that they attach to.
     """
@@ -47,7 +54,7 @@ class Facts:
     block_field: str | None = None
     logit_offset: int = 0
     generation: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    capabilities: tuple[str, ...] = ()
+    extras: tuple[str, ...] = ()
     lora_targets: tuple[str, ...] = DENSE_PROJECTIONS
     lora_parameters: tuple[str, ...] = ()
 
@@ -75,7 +82,7 @@ class Facts:
             block_length=self._block_length(config),
             max_positions=config.max_position_embeddings,
             generation=self.generation,
-            capabilities=self.capabilities,
+            capabilities=(*BY_ATTENTION[self.attention], *self.extras),
             lora_targets=self.lora_targets,
             lora_parameters=self.lora_parameters,
         )

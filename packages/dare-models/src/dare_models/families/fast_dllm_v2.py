@@ -100,14 +100,12 @@ FACTS = Facts(
     block_field="bd_size",
     logit_offset=1,
     generation={
+        "preset": "fast_dllm_v2",
         "gen_length": 512,
-        "block_length": 32,
-        "sub_block_length": 8,
+        "small_block_length": 8,
         "temperature": 0.0,
-        "remasking": "low_confidence_dynamic",
-        "threshold": 0.9,
+        "tau": 0.9,
     },
-    capabilities=("block_causal", "concat_training"),
 )
 
 

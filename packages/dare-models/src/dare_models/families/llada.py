@@ -151,8 +151,7 @@ FACTS = Facts(
     example_ids=(126336, 126081),
     mask=MASK,
     turn_ends=("<|eot_id|>",),
-    generation={"gen_length": 128, "block_length": 128, "steps": 128, "temperature": 0.0, "cfg_scale": 0.0},
-    capabilities=("full_attention",),
+    generation={"preset": "llada", "gen_length": 128, "block_length": 128, "steps": 128, "temperature": 0.0},
 )
 
 

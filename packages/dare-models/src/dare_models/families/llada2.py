@@ -197,14 +197,14 @@ FACTS = Facts(
     block_length=32,
     block_field="block_size",
     generation={
+        "preset": "llada2",
         "gen_length": 2048,
         "block_length": 32,
         "steps_per_block": 32,
         "temperature": 0.0,
-        "remasking": "low_confidence_dynamic",
-        "threshold": 0.95,
+        "tau": 0.95,
     },
-    capabilities=("block_causal", "concat_training", "moe"),
+    extras=("moe", "token_editing"),
     lora_targets=ATTENTION_PROJECTIONS,
     lora_parameters=EXPERT_PARAMETERS,
 )

@@ -127,8 +127,8 @@ FACTS = Facts(
     example_ids=(156895, 156892),
     mask="<|mask|>",
     turn_ends=("<|role_end|>",),
-    generation={"gen_length": 128, "block_length": 32, "steps": 128, "temperature": 0.0, "cfg_scale": 0.0},
-    capabilities=("full_attention", "moe"),
+    generation={"preset": "llada", "gen_length": 128, "block_length": 32, "steps": 128, "temperature": 0.0},
+    extras=("moe",),
     lora_targets=ATTENTION_PROJECTIONS,
     lora_parameters=EXPERT_PARAMETERS,
 )

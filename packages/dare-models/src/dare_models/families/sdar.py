@@ -57,12 +57,12 @@ SDAR_8B: dict[str, Any] = {
 
 # Defaults of the published generation function, with the block length of the releases.
 GENERATION: dict[str, Any] = {
+    "preset": "sdar",
     "gen_length": 128,
     "block_length": 4,
-    "steps_per_block": 4,
+    "strategy": "dynamic",
+    "tau": 0.85,
     "temperature": 1.0,
-    "remasking": "low_confidence_dynamic",
-    "threshold": 0.85,
 }
 
 
@@ -99,7 +99,6 @@ FACTS = Facts(
     block_length=4,
     block_field="block_size",
     generation=GENERATION,
-    capabilities=("block_causal", "concat_training"),
 )
 
 

@@ -97,7 +97,7 @@ FACTS = Facts(
     block_length=4,
     block_field="block_size",
     generation=GENERATION,
-    capabilities=("block_causal", "concat_training", "moe"),
+    extras=("moe",),
     lora_targets=ATTENTION_PROJECTIONS,
     lora_parameters=EXPERT_PARAMETERS,
 )

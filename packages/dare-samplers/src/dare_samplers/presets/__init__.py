@@ -1,5 +1,7 @@
 """Published strategies, as values to use or to `.replace` parts of. Token ids of a model are the model's own."""
 
+from typing import Final
+
 from dare_samplers.presets.dinfer import dinfer
 from dare_samplers.presets.dream import dream, fast_dllm_dream
 from dare_samplers.presets.eoser import ascending, eoser
@@ -9,6 +11,7 @@ from dare_samplers.presets.llada2 import llada2, llada21, llada22
 from dare_samplers.presets.mdlm import first_hitting, mdlm, remdm, remdm_llada
 from dare_samplers.presets.rollout import d1, d_tree_rpo, dllm_rl, espo, just_grpo, rcr, spg
 from dare_samplers.presets.sdar import sdar
+from dare_samplers.presets.spec import for_spec
 
 __all__ = [
     "ascending",
@@ -23,6 +26,7 @@ __all__ = [
     "fast_dllm_dream",
     "fast_dllm_v2",
     "first_hitting",
+    "for_spec",
     "just_grpo",
     "llada",
     "llada2",
@@ -37,3 +41,6 @@ __all__ = [
     "spg",
     "threshold",
 ]
+
+NAMES: Final = tuple(name for name in __all__ if name != "for_spec")
+"""The presets."""

@@ -83,6 +83,7 @@ class Levenshtein:
     insert_id: int
     tau: float
     max_post_steps: int = 16
+    needs: ClassVar[tuple[str, ...]] = ("insert_delete",)
     sees: ClassVar[Literal["open", "block", "row"]] = "block"
     decides: ClassVar[bool] = True
 

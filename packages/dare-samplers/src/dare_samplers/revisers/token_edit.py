@@ -30,6 +30,7 @@ class TokenEdit:
 
     tau: float
     max_post_steps: int = 16
+    needs: ClassVar[tuple[str, ...]] = ("token_editing",)
     sees: ClassVar[Literal["open", "block", "row"]] = "block"
     decides: ClassVar[bool] = False
 
