@@ -179,6 +179,13 @@ def models(session: nox.Session, transformers: str) -> None:
 
 
 @nox.session
+def zero3(session: nox.Session) -> None:
+    """Every family in partitioned parameters: DeepSpeed ZeRO-3 on two processes of this machine."""
+    install(session, "--group", "tests", "--group", "extras", "--group", "zero3", *EDITABLE)
+    session.run("pytest", "-q", "-m", "zero3", "tests/zero3", *session.posargs, env=ONE_THREAD)
+
+
+@nox.session
 def docs(session: nox.Session) -> None:
     """Python blocks of every README and docs page, top to bottom, and the doctests of every source module."""
     install(session, "--group", "tests", "--group", "extras", *EDITABLE)

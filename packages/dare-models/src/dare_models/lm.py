@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Literal
 
 import torch
@@ -16,9 +17,9 @@ from dare_models.attention import Plan
 from dare_models.cache import PositionCache
 from dare_models.chat import Dialogue, Message, encode_dialogue, encode_text, render
 from dare_models.families import get_family
-from dare_models.network import backend_of, new_cache, plan_of, run, run_cached, sources, weights_version
+from dare_models.network import backend_of, new_cache, plan_of, run, run_cached, sources, through, weights_version
 from dare_models.noisy_clean import check_blocks, noisy_clean_layout
-from dare_models.probe import take_probe
+from dare_models.probe import check_probe, take_probe
 from dare_models.scoring import Gather, Gathered, Scores, check_shapes, full_layout, positions_of, score_streams
 from dare_models.spec import ModelSpec
 
@@ -126,16 +127,22 @@ class DiffusionLM:
         return self.attention_backend in ("sdpa", "eager", "flex_attention")
 
     @property
+    def leaf_modules(self) -> tuple[type[nn.Module], ...]:
+        """Classes of modules that visit their parts depending on the data: the mixtures of experts.
+
+        Give them to `deepspeed.utils.set_z3_leaf_modules` before ZeRO-3 wraps the module; else ranks may hang.
+        """
+        mixtures = (part for part in self.module.modules() if hasattr(part, "experts") and hasattr(part, "gate"))
+        return tuple(dict.fromkeys(type(part) for part in mixtures))
+
+    @property
     def head_weight(self) -> Tensor:
         """Weight [V, d] of the language-model head, for losses that fuse it.
 
         Raises:
             TypeError: the head is more than that.
         """
-        head = self._head()
-        if type(head) is not nn.Linear or head.bias is not None:
-            raise TypeError(f"expected a plain linear head without bias, got {head}; `score` reads its weight directly")
-        return head.weight
+        return self._plain_head().weight
 
     def __call__(
         self,
@@ -223,6 +230,22 @@ class DiffusionLM:
             rows = at if rows is None else at.gather(1, rows)
         return states if rows is None else states.gather(1, rows[..., None].expand(-1, -1, states.shape[-1]))
 
+    def verify(self) -> bool:
+        """Compare the logits of a probe with those recorded when the model was saved.
+
+        `load` does it, except where DeepSpeed has partitioned the parameters: there call it once the engine is made.
+
+        Returns:
+            Whether there is a record.
+
+        Raises:
+            ProbeError: the model computes something else.
+        """
+        if self.probe is None:
+            return False
+        check_probe(self, self.probe, chosen=("block_length", "mask_token_id"))
+        return True
+
     def weights_version(self) -> int:
         """Return the number of the weights as they are now, which a cache remembers."""
         return weights_version(self.module) if self.version is None else self.version
@@ -287,10 +310,11 @@ class DiffusionLM:
             ValueError: shapes that do not fit, or targets on padding.
         """
         check_shapes(inputs, target, labels, valid, streams)
-        weight = self.head_weight
+        self._plain_head()
 
         def score_rows(hidden: Tensor, ids: Tensor) -> Gathered:
-            return gather(hidden, weight, ids, temperature=temperature, support=support, want=want)
+            knobs = partial(gather, temperature=temperature, support=support, want=want)
+            return through(self._head(), lambda rows, weight: knobs(rows, weight, ids), hidden)
 
         def states(ids: Tensor, positions: Tensor, plan: Plan | None) -> Tensor:
             return run(self.module, ids, positions, plan_of(positions, None, None) if plan is None else plan)
@@ -443,6 +467,12 @@ class DiffusionLM:
                 f"version {cache.version}; make a new one with `new_cache`"
             )
         return cache
+
+    def _plain_head(self) -> nn.Linear:
+        head = self._head()
+        if type(head) is not nn.Linear or head.bias is not None:
+            raise TypeError(f"expected a plain linear head without bias, got {head}; `score` reads its weight directly")
+        return head
 
     def _head(self) -> nn.Module:
         head = self.module.get_output_embeddings()

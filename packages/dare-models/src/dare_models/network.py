@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from dare_models.attention import BlockCausal, Documents, Full, Plan, Varlen, materialise
 from dare_models.cache import Feed, PositionCache
 
-__all__ = ["backend_of", "cache_argument", "new_cache", "plan_of", "run", "run_cached", "sources", "weights_version"]
+__all__ = [
+    "backend_of",
+    "cache_argument",
+    "new_cache",
+    "plan_of",
+    "run",
+    "run_cached",
+    "sources",
+    "through",
+    "weights_version",
+]
 
 
 def backend_of(module: PreTrainedModel) -> str:
@@ -119,6 +130,23 @@ def _forward(
         extra["inputs_embeds"] = embedded + added.to(embedded.dtype)
     network = module.get_decoder()
     return network(position_ids=positions.clamp(min=0), **extra, **options).last_hidden_state
+
+
+def through(head: nn.Module, compute: Callable[[Tensor, Tensor], Any], hidden: Tensor) -> Any:
+    """Return `compute(hidden, head.weight)`, computed as the head's forward.
+
+    So hooks run that bring the weight before and take it away after, such as those of ZeRO-3.
+
+    Args:
+        head: a linear layer.
+        compute: (hidden [N, d], weight [V, d]) -> tensors.
+        hidden: [N, d].
+    """
+    head.forward = lambda rows: compute(rows, head.get_parameter("weight"))
+    try:
+        return head(hidden)
+    finally:
+        del head.forward
 
 
 def sources(positions: Tensor, documents: Tensor | None = None) -> Tensor:
