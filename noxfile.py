@@ -179,6 +179,14 @@ def models(session: nox.Session, transformers: str) -> None:
 
 
 @nox.session
+def fuzz(session: nox.Session) -> None:
+    """A hundred thousand strange texts for every verifier that is a pure function of strings."""
+    install(session, "--group", "tests", *EDITABLE)
+    tests = ["packages/dare-eval/tests/test_verify_more.py", "-k", "strange_texts"]
+    session.run("pytest", "-q", "-n", "auto", *tests, *session.posargs, env={**ONE_THREAD, "DARE_FUZZ": "100000"})
+
+
+@nox.session
 def zero3(session: nox.Session) -> None:
     """Every family in partitioned parameters: DeepSpeed ZeRO-3 on two processes of this machine."""
     install(session, "--group", "tests", "--group", "extras", "--group", "zero3", *EDITABLE)

@@ -1,6 +1,7 @@
 """Shared by the tests: a tiny model, records made without one."""
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,12 @@ def golden() -> Callable[[str], list[dict[str, Any]]]:
         return [json.loads(line) for line in lines]
 
     return read
+
+
+@pytest.fixture
+def fuzz_count() -> Callable[[int], int]:
+    """How many strange texts: a test's own number, or that of `nox -s fuzz`."""
+    return lambda count: int(os.environ.get("DARE_FUZZ", count))
 
 
 @pytest.fixture

@@ -201,8 +201,8 @@ def test_a_problem_counts_once(protocol: Callable, record: Callable) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"correct": None, "reason": "why", "score": 0.0}, "None exactly where unparsable"),
-        ({"status": "unparsable"}, "None exactly where unparsable"),
+        ({"correct": None, "reason": "why", "score": 0.0}, "None exactly where not ok"),
+        ({"status": "unparsable"}, "None exactly where not ok"),
         ({"reason": "why"}, "a `reason` for all but correct rows"),
         ({"correct": False, "score": 0.1}, "a `reason` for all but correct rows"),
         ({"correct": False, "reason": "why"}, "a `score` below 1 unless correct"),

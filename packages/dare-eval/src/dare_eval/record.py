@@ -54,8 +54,8 @@ class Row(_Frozen):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        if (self.correct is None) != (self.status == "unparsable"):
-            raise ValueError(f"expected `correct` None exactly where unparsable, got {self.correct}, {self.status!r}")
+        if (self.correct is None) != (self.status != "ok"):
+            raise ValueError(f"expected `correct` None exactly where not ok, got {self.correct}, {self.status!r}")
         if (self.correct is True) != (self.reason == ""):
             raise ValueError(f"expected a `reason` for all but correct rows, got {self.correct}, {self.reason!r}")
         if self.score == 1 and self.correct is not True:

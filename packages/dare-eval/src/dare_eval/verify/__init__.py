@@ -6,10 +6,30 @@ Python. One file per verifier, one line here.
 
 from dare_eval.verify.boundary import Visible as Visible
 from dare_eval.verify.boundary import visible as visible
+from dare_eval.verify.choice import choice as choice
 from dare_eval.verify.countdown import countdown as countdown
 from dare_eval.verify.digits import digits as digits
+from dare_eval.verify.gsm8k import gsm8k as gsm8k
+from dare_eval.verify.gsm8k import gsm8k_label as gsm8k_label
+from dare_eval.verify.layout import reasoned_answer as reasoned_answer
+from dare_eval.verify.math import MathVerifier as MathVerifier
+from dare_eval.verify.math import math as math
 from dare_eval.verify.sudoku import sudoku as sudoku
 from dare_eval.verify.verdict import Status as Status
 from dare_eval.verify.verdict import Verdict as Verdict
 
-__all__ = ["Status", "Verdict", "Visible", "countdown", "digits", "sudoku", "visible"]
+__all__ = [
+    "MathVerifier",
+    "Status",
+    "Verdict",
+    "Visible",
+    "choice",
+    "countdown",
+    "digits",
+    "gsm8k",
+    "gsm8k_label",
+    "math",
+    "reasoned_answer",
+    "sudoku",
+    "visible",
+]

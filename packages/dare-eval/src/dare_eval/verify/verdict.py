@@ -6,8 +6,9 @@ from typing import Literal
 
 __all__ = ["Status", "Verdict"]
 
-Status = Literal["ok", "unparsable"]
-"""`ok`: an answer was found and judged, right or wrong. `unparsable`: no answer in the agreed format."""
+Status = Literal["ok", "unparsable", "ambiguous"]
+"""`ok`: an answer was found and judged, right or wrong. `unparsable`: no answer in the agreed format. `ambiguous`: more
+than one."""
 
 _SHOWN = 200
 
@@ -18,7 +19,7 @@ def _shorten(text: str) -> str:
 
 @dataclass(frozen=True)
 class Verdict:
-    """A judgement. Make it with `right`, `wrong` or `unparsable`.
+    """A judgement. Make it with `right`, `wrong`, `unparsable` or `ambiguous`.
 
     >>> Verdict.wrong("2 is not 3", pred="2")
     Verdict(correct=False, score=0.0, status='ok', reason='2 is not 3', pred='2', parts={})
@@ -52,3 +53,8 @@ class Verdict:
     def unparsable(cls, reason: str, *, pred: str | None = None, parts: Mapping[str, float] | None = None) -> "Verdict":
         """No answer in the agreed format: score 0, counted apart from wrong ones."""
         return cls(None, 0.0, "unparsable", reason, None if pred is None else _shorten(pred), parts or {})
+
+    @classmethod
+    def ambiguous(cls, reason: str, *, pred: str) -> "Verdict":
+        """Several answers: score 0, counted with the unparsable ones."""
+        return cls(None, 0.0, "ambiguous", reason, _shorten(pred), {})
