@@ -7,6 +7,10 @@ Python. One file per verifier, one line here.
 from dare_eval.verify.boundary import Visible as Visible
 from dare_eval.verify.boundary import visible as visible
 from dare_eval.verify.choice import choice as choice
+from dare_eval.verify.code import code_cases as code_cases
+from dare_eval.verify.code import code_streams as code_streams
+from dare_eval.verify.code import code_tests as code_tests
+from dare_eval.verify.code import extract_code as extract_code
 from dare_eval.verify.countdown import countdown as countdown
 from dare_eval.verify.digits import digits as digits
 from dare_eval.verify.gsm8k import gsm8k as gsm8k
@@ -24,8 +28,12 @@ __all__ = [
     "Verdict",
     "Visible",
     "choice",
+    "code_cases",
+    "code_streams",
+    "code_tests",
     "countdown",
     "digits",
+    "extract_code",
     "gsm8k",
     "gsm8k_label",
     "math",
