@@ -161,10 +161,8 @@ def tests(session: nox.Session) -> None:
 def matrix(session: nox.Session) -> None:
     """All combinations of strategy, cache, layout, attention and so on, where `tests` takes pairs; half an hour."""
     install(session, "--compile-bytecode", "--group", "tests", *EDITABLE)
-    workers = ["-n", "auto"]
-    session.run(
-        "pytest", "-q", "-m", "matrix", *workers, "packages/dare-samplers/tests", *session.posargs, env=ONE_THREAD
-    )
+    tests = ["packages/dare-samplers/tests", "tests/test_support.py"]
+    session.run("pytest", "-q", "-m", "matrix", "-n", "auto", *tests, *session.posargs, env=ONE_THREAD)
 
 
 @nox.session(reuse_venv=False)

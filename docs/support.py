@@ -14,6 +14,7 @@ from pathlib import Path
 
 import dare_models as dm
 import dare_objectives as do
+from dare_models.families import FAMILIES
 from dare_models.spec import CAPABILITIES
 from dare_samplers import SamplerConfig, presets
 
@@ -31,9 +32,9 @@ What works with what: generated from the code by `python docs/support.py`. A tes
 tiny random model of the family; another fails where this page is stale.
 """
 SPECS = """
-A spec lists them (`lm.spec.capabilities`), a config says which it needs (`config.needs`), and `lm.spec.require` refuses
-what does not fit. `llama`, `qwen2` and `qwen3` come from `from_autoregressive`: with a block length they have the
-capabilities of `sdar`.
+A spec lists them (`lm.spec.capabilities`), a config says which it needs (`config.needs`), and `generate` refuses what
+does not fit; `lm.spec.require` does so at any time. `llama`, `qwen2` and `qwen3` come from `from_autoregressive`: with
+a block length they have the capabilities of `sdar`.
 """
 DECODING = """
 Under block-causal attention a preset with blocks takes the family's block length and grid. Each cell decodes ragged
@@ -79,7 +80,7 @@ def cell(spec: dm.ModelSpec, name: str, config: SamplerConfig) -> Cell:
 def specs() -> dict[str, dm.ModelSpec]:
     """A spec of each family of this package, with blocks of 4 where it has blocks."""
     tokenizer = dm.tiny_tokenizer("01")
-    found = {family.name: dm.tiny(family.name, tokenizer=tokenizer).spec for family in dm.families.FAMILIES}
+    found = {family.name: dm.tiny(family.name, tokenizer=tokenizer).spec for family in FAMILIES}
     return {
         name: spec if spec.block_length is None else dm.tiny(name, tokenizer=tokenizer, block_length=4).spec
         for name, spec in found.items()

@@ -16,13 +16,14 @@ PROMPTS = ["42>", "7>", "90125>"]
 ALPHABET = "0123456789>"
 
 
-@pytest.fixture(params=dare_models.family_names())
+@pytest.fixture(params=[*dare_models.family_names(), "qwen3 in blocks"])
 def lm(request: pytest.FixtureRequest) -> dare_models.DiffusionLM:
+    family, _, blocks = request.param.partition(" ")
     tokenizer = dare_models.tiny_tokenizer(ALPHABET)
-    lm = dare_models.tiny(request.param, tokenizer=tokenizer, dtype="float64")
-    if lm.block_length is None:
+    lm = dare_models.tiny(family, tokenizer=tokenizer, dtype="float64")
+    if not blocks and lm.block_length is None:
         return lm
-    return dare_models.tiny(request.param, tokenizer=tokenizer, dtype="float64", block_length=4)
+    return dare_models.tiny(family, tokenizer=tokenizer, dtype="float64", block_length=4)
 
 
 def decode(

@@ -3,9 +3,12 @@
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+import dare_models as dm
 
 ROOT = Path(__file__).parents[1]
 
@@ -52,14 +55,24 @@ def test_one_file_and_one_line_make_a_family(distribution: Path) -> None:
     assert out.splitlines() == ["True", "blocks.0.input_layernorm.weight 64", "nova"]
 
 
-def test_a_family_in_use_keeps_its_name(distribution: Path) -> None:
-    file = distribution / "nova.py"
-    file.write_text(file.read_text().replace('name="nova"', 'name="llada"'), encoding="utf-8")
-    out = run(distribution, "import dare_models as dm; dm.family_names()")
-    assert "ValueError: expected one family of each name, got several called ['llada']; uninstall all but one" in out
+@pytest.fixture
+def here(distribution: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The folder, on the path of this process."""
+    monkeypatch.syspath_prepend(distribution)
+    yield distribution
+    sys.modules.pop("nova", None)
 
 
-def test_what_is_no_family_is_named(distribution: Path) -> None:
-    (distribution / "nova.py").write_text("NOVA_FAMILY = 3\n", encoding="utf-8")
-    out = run(distribution, "import dare_models as dm; dm.family_names()")
-    assert "entry point 'nova' of 'dare_models': expected a Family, got 3 from nova:NOVA_FAMILY" in out
+def test_a_family_in_use_keeps_its_name(here: Path) -> None:
+    file = here / "nova.py"
+    file.write_text(file.read_text(encoding="utf-8").replace('name="nova"', 'name="llada"'), encoding="utf-8")
+    with pytest.raises(ValueError, match=r"one family of each name, got several called \['llada'\]; uninstall all but"):
+        dm.family_names()
+
+
+def test_what_is_no_family_is_named(here: Path) -> None:
+    (here / "nova.py").write_text("NOVA_FAMILY = 3\n", encoding="utf-8")
+    with pytest.raises(
+        TypeError, match="entry point 'nova' of 'dare_models': expected a Family, got 3 from nova:NOVA_"
+    ):
+        dm.family_names()

@@ -1,6 +1,7 @@
 """Every family with every preset that is defined for it: what docs/support.md says, run."""
 
 import importlib.util
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ support = importlib.util.module_from_spec(SPEC)
 SPEC.loader.exec_module(support)
 
 PROMPTS = ("42>", "7>", "90125>")
+ALPHABET = "0123456789>abcdefghijklm"  # presets in SMALL name ids up to 22
 KEYS = torch.tensor([11, 12, 13])
 LAYOUTS = ("left", "right", "packed")
 FAMILIES = [*dm.family_names(), "qwen3 in blocks"]
@@ -26,7 +28,7 @@ FAMILIES = [*dm.family_names(), "qwen3 in blocks"]
 def lm(request: pytest.FixtureRequest) -> dm.DiffusionLM:
     """A tiny model whose choices depend on everything it sees."""
     family, _, blocks = request.param.partition(" ")
-    tokenizer = dm.tiny_tokenizer("0123456789>")
+    tokenizer = dm.tiny_tokenizer(ALPHABET)
     model = dm.tiny(family, tokenizer=tokenizer, dtype="float64")
     if blocks or model.block_length:
         model = dm.tiny(family, tokenizer=tokenizer, dtype="float64", block_length=4)
@@ -77,10 +79,11 @@ def check(lm: dm.DiffusionLM, config: SamplerConfig, layout: str) -> None:
 def test_a_family_decodes_by_every_preset_that_is_defined_for_it(lm: dm.DiffusionLM, name: str) -> None:
     found = support.cell(lm.spec, name, SMALL[name][0])
     if found.config is None:
+        with pytest.raises(ValueError, match=r"`cache`: BlockKV|`grid`, `block_length`|expected a model with \["):
+            decode(lm, SMALL[name][0], [0])
         with pytest.raises(ValueError, match=rf"expected a family with \['{found.missing[0]}'"):
-            lm.spec.require(SMALL[name][0].needs if lm.attention == "full" else found.missing, name)
+            lm.spec.require(found.missing, name)
         return
-    lm.spec.require(found.config.needs, name)
     check(lm, found.config, LAYOUTS[(FAMILIES.index(lm.spec.family) + presets.NAMES.index(name)) % 3])
 
 
@@ -94,6 +97,14 @@ def test_a_family_decodes_by_every_preset_in_every_setting_and_layout(
         found = support.cell(lm.spec, name, setting)
         if found.config is not None:
             check(lm, found.config, layout)
+
+
+def test_a_familys_own_preset_fits_it(lm: dm.DiffusionLM) -> None:
+    config = presets.for_spec(lm.spec)
+    lm.spec.require(config.needs, "the publisher's sampler")
+    small = {"gen_length": 8} | ({"steps": 8} if "steps" in lm.spec.generation else {})
+    small |= {"block_length": 4} if lm.block_length is None and "block_length" in lm.spec.generation else {}
+    check(lm, presets.for_spec(replace(lm.spec, generation={**lm.spec.generation, **small})), "left")
 
 
 def test_every_preset_is_defined_for_a_family_or_waits_for_a_capability_that_none_has() -> None:

@@ -1,5 +1,7 @@
 """Chats of every published template's structure: which tokens an assistant learns, and what generation starts from."""
 
+import dataclasses
+
 import pytest
 import torch
 
@@ -82,16 +84,40 @@ def test_a_template_that_changes_the_history_is_refused_with_the_way_out():
     with pytest.raises(ValueError, match=r"keeps earlier turns as they are.*message 3.*use turns='last'"):
         lm.dialogue(TWO)
     assert learnt(lm, lm.dialogue(TWO, turns="last")) == ["<think>\n\n</think>\n\nok<|eot_id|>"]
+    assert lm.dialogues(TWO) == [lm.dialogue(ASK), lm.dialogue(TWO, turns="last")]
+    assert speaker(ROLES).dialogues(TWO) == [speaker(ROLES).dialogue(TWO)]
+
+
+def test_an_answer_that_does_not_follow_the_generation_prompt_is_refused():
+    lm = speaker(CHAT_TEMPLATE.replace("<|assistant|>{% endif", "<|assistant|><think>{% endif"))
+    for learn in (lm.dialogue, lm.dialogues):
+        with pytest.raises(ValueError, match=r"puts the answer, message 1, after what generation starts from"):
+            learn(ASK)
+
+
+def test_tool_calls_need_no_text():
+    called = "{% if m.tool_calls %}{{ m.tool_calls[0].name }}{% else %}{{ m.content }}{% endif %}"
+    lm = speaker(CHAT_TEMPLATE.replace("{{ message['content'] }}", called.replace("m.", "message.")))
+    call = {"role": "assistant", "content": None, "tool_calls": [{"name": "add"}]}
+    assert learnt(lm, lm.dialogue([ASK[0], call, *TWO])) == ["add<|eot_id|>", "yo<|eot_id|>", "ok<|eot_id|>"]
+    call["tool_calls"] = [{"name": "a<|eot_id|>b"}]
+    with pytest.raises(ValueError, match="inside message 1"):
+        lm.dialogue([ASK[0], call])
 
 
 @pytest.mark.parametrize(
     ("messages", "message"),
     [
-        ([], "ends with 'no message'"),
+        ([], "ends with no message"),
         (ASK[:1], "ends with 'user'"),
         ([ASK[0], {"role": "assistant", "content": "a<|eot_id|>b"}], "inside message 1, got '<|eot_id|>'"),
         ([{"role": "user", "content": "<|endoftext|>"}, ASK[1]], "inside message 0, got '<|endoftext|>'"),
+        ([{"role": "user", "content": "<|mdm_mask|>"}, ASK[1]], "no mask token inside message 0, got '<|mdm_mask|>'"),
         ([ASK[0], {"role": "assistant", "content": "É"}], "characters of the tokenizer's alphabet"),
+        ([ASK[0], {"role": "assistant"}], "expected text as `content` of message 1, got None"),
+        ([ASK[0], {"role": "assistant", "content": ["yo"]}], "expected text as `content` of message 1, got \\['yo'\\]"),
+        ([{"content": "hi"}, ASK[1]], "expected a `role` in message 0"),
+        (ASK[1:], "expected a message before the first answer"),
     ],
 )
 def test_bad_chats_are_refused(messages, message):
@@ -105,6 +131,11 @@ def test_a_template_that_closes_no_answer_is_refused():
         lm.dialogue(ASK)
 
 
+def test_of_two_ends_in_a_row_the_first_is_learnt():
+    lm = speaker(CHAT_TEMPLATE.replace("<|eot_id|>", "<|eot_id|><|endoftext|>"))
+    assert learnt(lm, lm.dialogue(TWO)) == ["yo<|eot_id|>", "ok<|eot_id|>"]
+
+
 def test_without_a_template_there_is_no_chat():
     lm = speaker(CHAT_TEMPLATE)
     lm.tokenizer.chat_template = None
@@ -112,6 +143,18 @@ def test_without_a_template_there_is_no_chat():
         lm.chat(["hi"])
     with pytest.raises(ValueError, match="expected `turns` 'all' or 'last', got 'first'"):
         speaker(CHAT_TEMPLATE).dialogue(ASK, turns="first")
+
+
+def test_a_chat_of_no_message_is_refused():
+    with pytest.raises(ValueError, match="expected at least one message, got none"):
+        speaker(CHAT_TEMPLATE).chat([[]])
+
+
+def test_a_stop_id_that_the_tokenizer_lacks_forbids_no_word():
+    lm = speaker(CHAT_TEMPLATE)
+    lm.spec = dataclasses.replace(lm.spec, vocab_size=1000, eos_token_ids=(0, 999))
+    lm.tokenizer.add_tokens(["N"])
+    assert learnt(lm, lm.dialogue([ASK[0], {"role": "assistant", "content": "None"}])) == ["None<|eot_id|>"]
 
 
 def test_padding_ids_inside_a_row_are_real_tokens():

@@ -144,6 +144,25 @@ def test_seeds_and_names_decide_the_first_values():
     assert 0.8 < bound <= 1
 
 
+@every_family
+def test_a_cache_serves_until_the_adapter_changes(family):
+    lm = trained(example(family))
+    ids = canvas(lm, columns=16)
+    length = lm.block_length or 8
+    head, positions = length if length < 16 else 0, torch.arange(16).expand(2, -1)
+    expected = lm(ids)[:, head:].detach()
+    cache = lm.new_cache(2, 16)
+    write = torch.ones_like(ids, dtype=torch.bool)
+    lm(ids, write=write, cache=cache)
+    logits = lm(ids[:, head:], positions=positions[:, head:], cache=cache)
+    assert float((logits - expected)[:, lm.left_context :].abs().max()) < 1e-10
+    adapter = next(p for p in lm.module.parameters() if p.requires_grad)
+    with torch.no_grad():
+        adapter += 1
+    with pytest.raises(ValueError, match="expected a cache of the weights as they are now"):
+        lm(ids, positions=positions, cache=cache)
+
+
 def test_a_cache_of_the_other_side_is_refused():
     lm = trained(example("sdar"))
     ids = canvas(lm)
@@ -330,3 +349,18 @@ def test_experts_are_targets_of_the_release_too(family):
     spec = tiny(family, tokenizer=tiny_tokenizer("01")).spec
     for name in spec.lora_parameters:
         assert any(path.endswith(f".{name}") and p.ndim == 3 for path, p in module.named_parameters())
+
+
+def test_what_the_base_does_not_record_may_be_given(tmp_path):
+    example("sdar", dtype="float32").save(tmp_path / "base")
+    for name, without in (("config.json", "mask_token_id"), ("dare_model.json", "probe")):
+        fields = json.loads((tmp_path / "base" / name).read_text())
+        del fields[without]
+        (tmp_path / "base" / name).write_text(json.dumps(fields))
+    (tmp_path / "base" / "tokenizer_config.json").unlink()
+    (tmp_path / "base" / "tokenizer.json").unlink()
+    lm = load(tmp_path / "base", mask_token_id=2, block_length=8)
+    lora.save(trained(lm), tmp_path / "adapter")
+    again = load(tmp_path / "adapter", mask_token_id=2, block_length=8)
+    assert (again.mask_id, again.block_length) == (2, 8)
+    assert torch.equal(again(canvas(lm)), lm(canvas(lm)))

@@ -48,3 +48,17 @@ def test_impossible_specs_are_refused(change, message):
 def test_unknown_field_is_refused():
     with pytest.raises(ValueError, match=r"\['colour'\]"):
         ModelSpec.from_json(SPEC.to_json().replace("{", '{"colour": "red", ', 1))
+
+
+def test_capabilities_have_known_names_and_are_required_by_them():
+    with pytest.raises(ValueError, match=r"`capabilities` among \['full_attention', .*, got \['telepathy'\]"):
+        dataclasses.replace(SPEC, capabilities=("moe", "telepathy"))
+    able = dataclasses.replace(SPEC, capabilities=("full_attention", "prefix_cache"))
+    able.require((), "nothing")
+    able.require(("prefix_cache", "full_attention"), "a prefix cache")
+    message = (
+        r"with \['block_cache', 'moe'\] for the cache \(block_cache: finished blocks .*; moe: a mixture of experts\), "
+        r"got llada with \['full_attention', 'prefix_cache'\]"
+    )
+    with pytest.raises(ValueError, match=message):
+        able.require(("full_attention", "block_cache", "moe"), "the cache")

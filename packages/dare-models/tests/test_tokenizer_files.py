@@ -32,6 +32,11 @@ def token(content):
     return {"content": content, "lstrip": False, "normalized": False, "rstrip": False, "single_word": False}
 
 
+def change(file, **fields):
+    held = json.loads(file.read_text()) if file.exists() else {}
+    file.write_text(json.dumps({**held, **fields}))
+
+
 @pytest.fixture
 def pairs_only(tmp_path):
     """Dream's layout: vocab.json and merges.txt, a class name and an auto_map that point at code."""
@@ -102,35 +107,76 @@ def test_end_of_turn_is_a_stop_id(pairs_only):
     assert lm.eos_ids == (262, 264)
 
 
+@pytest.mark.parametrize("file", ["special_tokens_map.json", "tokenizer_config.json"])
 @pytest.mark.parametrize("spelling", ["<MASK>", "<|MASK|>"])
-def test_sdars_two_spellings_of_the_mask_are_one_token(spelling, pairs_only, tmp_path):
+def test_sdars_two_spellings_of_the_mask_are_one_token(spelling, file, pairs_only, tmp_path):
     tokenizer = load_tokenizer(pairs_only)
     tokenizer.add_special_tokens({"mask_token": "<|MASK|>"})
     tiny("sdar", tokenizer=tokenizer).save(tmp_path / "saved")
-    config = json.loads((tmp_path / "saved" / "config.json").read_text())
-    config["mask_token_id"] = None
-    (tmp_path / "saved" / "config.json").write_text(json.dumps(config))
-    (tmp_path / "saved" / "special_tokens_map.json").write_text(json.dumps({"mask_token": spelling}))
+    change(tmp_path / "saved" / "config.json", mask_token_id=None)
+    change(tmp_path / "saved" / file, mask_token=spelling)
     lm = load(tmp_path / "saved")
     assert lm.mask_id == tokenizer.convert_tokens_to_ids("<|MASK|>") == 267
     assert len(lm.tokenizer) == 268
 
 
-def test_without_files_there_is_no_tokenizer(pairs_only, tmp_path):
-    (pairs_only / "merges.txt").unlink()
-    assert load_tokenizer(pairs_only) is None
+def test_without_files_there_is_no_tokenizer(tmp_path):
     assert load_tokenizer(tmp_path) is None
 
 
-def test_a_damaged_file_is_named(tmp_path):
-    (tmp_path / "tokenizer.json").write_text("{}")
-    with pytest.raises(ValueError, match=r"tokenizer.json: expected a tokenizer, got"):
+@pytest.mark.parametrize("lost", ["merges.txt", "vocab.json"])
+def test_half_of_the_files_is_no_tokenizer_in_silence(lost, pairs_only):
+    (pairs_only / lost).unlink()
+    with pytest.raises(ValueError, match=r"expected tokenizer.json, or vocab.json and merges.txt, got \[.*\] alone"):
+        load_tokenizer(pairs_only)
+
+
+@pytest.mark.parametrize("name", ["tokenizer_config.json", "tokenizer.model"])
+def test_a_file_of_no_use_alone_is_refused(name, tmp_path):
+    (tmp_path / name).write_text("{}")
+    with pytest.raises(ValueError, match=rf"got \['{name}'\] alone"):
         load_tokenizer(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("tokenizer.json", "{}", "tokenizer.json: expected a tokenizer, got"),
+        ("tokenizer.json", '{"version":', "tokenizer.json: expected JSON, got"),
+        ("tokenizer_config.json", "[]", "tokenizer_config.json: expected a JSON object, got list"),
+        ("vocab.json", "", "vocab.json: expected JSON, got"),
+    ],
+)
+def test_a_damaged_file_is_named(name, text, message, pairs_only):
+    (pairs_only / name).write_text(text)
+    with pytest.raises(ValueError, match=message):
+        load_tokenizer(pairs_only)
+
+
+@pytest.mark.parametrize("layout", ["pairs", "whole"])
+def test_a_named_token_without_an_id_gets_none_made_up(layout, pairs_only, tmp_path):
+    folder = pairs_only
+    if layout == "whole":
+        load_tokenizer(pairs_only).save_pretrained(folder := tmp_path / "whole")
+    change(folder / "tokenizer_config.json", pad_token="<|pad|>")
+    with pytest.raises(ValueError, match=r"tokens that the tokenizer's files give an id, got \['<\|pad\|>'\]"):
+        load_tokenizer(folder)
+
+
+def test_added_tokens_may_have_a_file_of_their_own(pairs_only):
+    file = pairs_only / "tokenizer_config.json"
+    config = json.loads(file.read_text())
+    file.write_text(json.dumps({name: value for name, value in config.items() if name != "added_tokens_decoder"}))
+    change(pairs_only / "added_tokens.json", **SPECIAL)
+    assert {text: load_tokenizer(pairs_only).get_vocab()[text] for text in SPECIAL} == SPECIAL
+    change(pairs_only / "added_tokens.json", **{"<|mask|>": 270})
+    with pytest.raises(ValueError, match=r"token '<\|mask\|>': expected id 270 by the tokenizer's files, got 266"):
+        load_tokenizer(pairs_only)
+
+
 def test_an_id_that_the_files_declare_is_the_id_that_the_token_gets(pairs_only):
-    config = json.loads((pairs_only / "tokenizer_config.json").read_text())
-    config["added_tokens_decoder"]["270"] = config["added_tokens_decoder"].pop("266")
-    (pairs_only / "tokenizer_config.json").write_text(json.dumps(config))
-    with pytest.raises(ValueError, match=r"token '<\|mask\|>': expected id 270 by tokenizer_config.json, got 266"):
+    decoder = json.loads((pairs_only / "tokenizer_config.json").read_text())["added_tokens_decoder"]
+    decoder["270"] = decoder.pop("266")
+    change(pairs_only / "tokenizer_config.json", added_tokens_decoder=decoder)
+    with pytest.raises(ValueError, match=r"token '<\|mask\|>': expected id 270 by the tokenizer's files, got 266"):
         load_tokenizer(pairs_only)

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from dare_samplers import Denoiser, Denoises, generate, presets
-from dare_samplers.testing import ToyDenoiser
+from dare_samplers.testing import TinyTransformer, ToyDenoiser
 
 TOY = ToyDenoiser.random(eos_bias=1.0)
 
@@ -78,3 +78,18 @@ def test_nan_logits_are_an_error():
 def test_a_bare_network_is_refused_with_the_remedy():
     with pytest.raises(TypeError, match="wrap it: Denoiser"):
         generate(level_0, [[1]], presets.llada(4))
+
+
+@pytest.mark.parametrize(
+    ("declared", "missing"), [(("full_attention",), "'prefix_cache'"), (("x",), "'full_attention'")]
+)
+def test_a_model_is_held_to_what_it_declares(declared, missing):
+    model, config = TinyTransformer.random(), presets.fast_dllm(8, 4, cache="prefix")
+    free = generate(model, [[1]], config)
+    model.capabilities = ()  # nobody has said
+    assert torch.equal(generate(model, [[1]], config).sequences, free.sequences)
+    model.capabilities = declared
+    with pytest.raises(ValueError, match=rf"expected a model with \[{missing}.*, got TinyTransformer with \['"):
+        generate(model, [[1]], config)
+    model.capabilities = ("full_attention", "prefix_cache", "moe")
+    assert torch.equal(generate(model, [[1]], config).sequences, free.sequences)

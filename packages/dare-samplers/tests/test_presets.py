@@ -185,6 +185,8 @@ def test_a_description_names_its_preset():
     assert presets.for_spec(named) == presets.dream(8, alg="origin")
     blocks.generation = {"preset": "llada2", "block_length": 32, "tau": 0.5, "steps_per_block": 8}
     assert presets.for_spec(blocks) == presets.llada2(block_length=8, tau=0.5, steps_per_block=8)
+    blocks.generation = {"preset": "fast_dllm_v2", "small_block_length": 6}
+    assert presets.for_spec(blocks) == presets.fast_dllm_v2(small_block_length=2)
 
 
 def test_a_description_that_names_nothing_known_is_refused():

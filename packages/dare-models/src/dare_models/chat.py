@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any, Literal, NamedTuple
 
 from transformers import PreTrainedTokenizerBase
 
-__all__ = ["Dialogue", "Message", "encode_dialogue", "encode_text", "render"]
+__all__ = ["Dialogue", "Message", "encode_dialogue", "encode_dialogues", "encode_text", "render"]
 
-Message = Mapping[str, str]
+Message = Mapping[str, object]
 
 
 class Dialogue(NamedTuple):
@@ -40,11 +41,13 @@ def render(
         options: what else the template reads, such as {"enable_thinking": False}.
 
     Raises:
-        ValueError: there is no template.
+        ValueError: there is no template, or nothing to render.
     """
+    if not messages:
+        raise ValueError("expected at least one message, got none")
     if not tokenizer.chat_template:
         raise ValueError("expected a chat template beside the tokenizer, got none; set `tokenizer.chat_template`")
-    turns = [dict(message) for message in messages]
+    turns: Any = [dict(message) for message in messages]
     knobs: dict[str, Any] = dict(options or {})
     return str(tokenizer.apply_chat_template(turns, add_generation_prompt=answer, tokenize=False, **knobs))
 
@@ -68,6 +71,7 @@ def encode_dialogue(
     messages: Sequence[Message],
     ends: Sequence[str],
     *,
+    masks: Sequence[str] = (),
     turns: Literal["all", "last"] = "all",
     options: Mapping[str, object] | None = None,
 ) -> Dialogue:
@@ -81,46 +85,129 @@ def encode_dialogue(
         tokenizer: with a chat template.
         messages: {"role": …, "content": …}, the last one the assistant's.
         ends: texts of the tokens that end a turn.
+        masks: text of the mask token, if it has one.
         turns: learn "all" answers or the "last" one.
         options: what else the template reads.
 
     Raises:
-        ValueError: no answer at the end, an answer that holds an end-of-turn token or is not closed by one, or a
-            template that changes earlier turns when later ones are added.
+        ValueError: no answer at the end or nothing before the first one, a message that holds an end-of-turn or mask
+            token, an answer that is not closed by one or does not follow what generation starts from, or a template
+            that changes earlier turns when later ones are added.
     """
-    _check(messages, ends, turns)
-    learnt = [i for i, message in enumerate(messages) if message["role"] == "assistant"]
-    ids: list[int] = []
-    trained: list[bool] = []
-    done = ""
-    for i in learnt if turns == "all" else learnt[-1:]:
+    if turns not in ("all", "last"):
+        raise ValueError(f"expected `turns` 'all' or 'last', got {turns!r}")
+    steps = _steps(tokenizer, messages, ends, masks, last=turns == "last", options=options)
+    if (changed := _changed(steps)) is not None:
+        raise ValueError(
+            f"expected a chat template that keeps earlier turns as they are, got one that changes them at message "
+            f"{changed} (reasoning models drop their thoughts from the history); use turns='last', or `dialogues`, "
+            "which makes one dialogue of each answer"
+        )
+    return _joined(tokenizer, steps)
+
+
+def encode_dialogues(
+    tokenizer: PreTrainedTokenizerBase,
+    messages: Sequence[Message],
+    ends: Sequence[str],
+    *,
+    masks: Sequence[str] = (),
+    options: Mapping[str, object] | None = None,
+) -> list[Dialogue]:
+    """Return dialogues in which every answer of a chat is learnt once.
+
+    It is one dialogue where the template keeps earlier turns as they are, and else one of each answer, after the
+    history that the answer would be generated after.
+
+    Args:
+        tokenizer: with a chat template.
+        messages: {"role": …, "content": …}, the last one the assistant's.
+        ends: texts of the tokens that end a turn.
+        masks: text of the mask token, if it has one.
+        options: what else the template reads.
+
+    Raises:
+        ValueError: as `encode_dialogue` does, but for templates that change earlier turns.
+    """
+    steps = _steps(tokenizer, messages, ends, masks, last=False, options=options)
+    if _changed(steps) is None:
+        return [_joined(tokenizer, steps)]
+    return [_joined(tokenizer, [step]) for step in steps]
+
+
+class _Step(NamedTuple):
+    """An answer as text: message `at`, what generation starts from, and the answer with its end of turn."""
+
+    at: int
+    before: str
+    reply: str
+
+
+def _steps(
+    tokenizer: PreTrainedTokenizerBase,
+    messages: Sequence[Message],
+    ends: Sequence[str],
+    masks: Sequence[str],
+    *,
+    last: bool,
+    options: Mapping[str, object] | None,
+) -> list[_Step]:
+    _check(messages, ends, masks)
+    answers = [i for i, message in enumerate(messages) if message["role"] == "assistant"]
+    steps: list[_Step] = []
+    for i in answers[-1:] if last else answers:
         before = render(tokenizer, messages[:i], answer=True, options=options)
         after = render(tokenizer, messages[: i + 1], answer=False, options=options)
-        if not (before.startswith(done) and after.startswith(before)):
+        if not after.startswith(before):
             raise ValueError(
-                f"expected a chat template that keeps earlier turns as they are, got one that changes them at message "
-                f"{i} (reasoning models drop their thoughts from the history); use turns='last' on each prefix of the "
-                "chat that ends with an answer"
+                f"expected a chat template that puts the answer, message {i}, after what generation starts from, got "
+                f"{after[-80:]!r} where generation starts from {before[-40:]!r}; set the template's `options`"
             )
-        reply = _closed(after[len(before) :], ends)
-        for text, learn in ((before[len(done) :], False), (reply, True)):
+        steps.append(_Step(i, before, _closed(after[len(before) :], ends)))
+    return steps
+
+
+def _changed(steps: Sequence[_Step]) -> int | None:
+    """The first answer before which the template renders earlier turns in another way than it did before."""
+    for earlier, later in pairwise(steps):
+        if not later.before.startswith(earlier.before + earlier.reply):
+            return later.at
+    return None
+
+
+def _joined(tokenizer: PreTrainedTokenizerBase, steps: Sequence[_Step]) -> Dialogue:
+    ids: list[int] = []
+    trained: list[bool] = []
+    done = 0
+    for step in steps:
+        for text, learn in ((step.before[done:], False), (step.reply, True)):
             part = encode_text(tokenizer, text)
             ids += part
             trained += [learn] * len(part)
-        done = before + reply
+        done = len(step.before) + len(step.reply)
     return Dialogue(ids, trained)
 
 
-def _check(messages: Sequence[Message], ends: Sequence[str], turns: str) -> None:
-    if turns not in ("all", "last"):
-        raise ValueError(f"expected `turns` 'all' or 'last', got {turns!r}")
-    if not messages or messages[-1]["role"] != "assistant":
-        last = messages[-1]["role"] if messages else "no message"
-        raise ValueError(f"expected a chat that ends with the assistant's answer, got one that ends with {last!r}")
+def _check(messages: Sequence[Message], ends: Sequence[str], masks: Sequence[str]) -> None:
     for i, message in enumerate(messages):
-        for end in ends:
-            if end in message["content"]:
-                raise ValueError(f"expected no end-of-turn token inside message {i}, got {end!r}; remove it there")
+        if not isinstance(message.get("role"), str):
+            raise ValueError(f"expected a `role` in message {i}, got {dict(message)!r}")
+        if not isinstance(message.get("content"), str) and not message.get("tool_calls"):
+            raise ValueError(f"expected text as `content` of message {i}, got {message.get('content')!r}")
+        _check_text(str([*message.values()]), i, ends, masks)
+    roles = [str(message["role"]) for message in messages]
+    if roles[-1:] != ["assistant"]:
+        got = repr(roles[-1]) if roles else "no message"
+        raise ValueError(f"expected a chat that ends with the assistant's answer, got one that ends with {got}")
+    if roles[0] == "assistant":
+        raise ValueError("expected a message before the first answer, got a chat that begins with the assistant's")
+
+
+def _check_text(text: str, i: int, ends: Sequence[str], masks: Sequence[str]) -> None:
+    for kind, tokens in (("end-of-turn", ends), ("mask", masks)):
+        for token in tokens:
+            if token in text:
+                raise ValueError(f"expected no {kind} token inside message {i}, got {token!r}; remove it there")
 
 
 def _closed(reply: str, ends: Sequence[str]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Literal
 
@@ -15,10 +15,11 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from dare_models import checkpoint
 from dare_models.attention import Plan
 from dare_models.cache import PositionCache
-from dare_models.chat import Dialogue, Message, encode_dialogue, encode_text, render
+from dare_models.chat import Dialogue, Message, encode_dialogue, encode_dialogues, encode_text, render
 from dare_models.families import get_family
 from dare_models.network import backend_of, new_cache, plan_of, run, run_cached, sources, through, weights_version
 from dare_models.noisy_clean import check_blocks, noisy_clean_layout
+from dare_models.partition import expect_engine, expect_whole, is_partitioned
 from dare_models.probe import check_probe, take_probe
 from dare_models.scoring import Gather, Gathered, Scores, check_shapes, full_layout, positions_of, score_streams
 from dare_models.spec import ModelSpec
@@ -36,7 +37,8 @@ class DiffusionLM:
 
     Attributes:
         version: number of the weights, which a cache remembers; None counts the changes torch can see. Set one where
-            something else decides what the module computes, such as which adapter is on.
+            something else decides what the module computes, such as which adapter is on, or the step of an engine
+            that partitions the parameters.
         probe: logits that were recorded when the model was saved, or None.
         source: where it was loaded from, or None.
         adapter: what `dare_models.lora` attached, or None.
@@ -117,6 +119,11 @@ class DiffusionLM:
         return self.spec.logit_offset
 
     @property
+    def capabilities(self) -> tuple[str, ...]:
+        """What the family can do, by name; `generate` refuses a strategy that needs more."""
+        return self.spec.capabilities
+
+    @property
     def attention_backend(self) -> str:
         """Transformers' name of the attention implementation in use."""
         return backend_of(self.module)
@@ -141,7 +148,9 @@ class DiffusionLM:
 
         Raises:
             TypeError: the head is more than that.
+            ValueError: it is partitioned.
         """
+        expect_whole(self._head().named_parameters(), "for `head_weight`")
         return self._plain_head().weight
 
     def __call__(
@@ -240,9 +249,11 @@ class DiffusionLM:
 
         Raises:
             ProbeError: the model computes something else.
+            ValueError: the parameters are partitioned and there is no engine yet.
         """
         if self.probe is None:
             return False
+        expect_engine(self.module)
         check_probe(self, self.probe, chosen=("block_length", "mask_token_id"))
         return True
 
@@ -265,8 +276,11 @@ class DiffusionLM:
         Args:
             probabilities: [B, N, V] laws over the vocabulary.
         """
-        weight = self.module.get_input_embeddings().get_parameter("weight")
-        return probabilities.to(weight.dtype) @ weight[: self.vocab_size]
+
+        def expect(laws: Tensor, weight: Tensor) -> Tensor:
+            return laws.to(weight.dtype) @ weight[: self.vocab_size]
+
+        return through(self.module.get_input_embeddings(), expect, probabilities)
 
     def score(
         self,
@@ -381,9 +395,23 @@ class DiffusionLM:
         Raises:
             ValueError: no tokenizer or chat template, no answer at the end, or a template that changes earlier turns.
         """
-        tokenizer = self._tokenizer()
-        ends = [str(tokenizer.convert_ids_to_tokens(token)) for token in self.spec.stop_ids]
-        return encode_dialogue(tokenizer, messages, ends, turns=turns, options=options)
+        ends, masks = self._texts(self.spec.stop_ids), self._texts([self.mask_id])
+        return encode_dialogue(self._tokenizer(), messages, ends, masks=masks, turns=turns, options=options)
+
+    def dialogues(self, messages: Sequence[Message], *, options: Mapping[str, object] | None = None) -> list[Dialogue]:
+        """Return a chat as dialogues in which each answer is learnt once.
+
+        It is one dialogue, or one of each answer where the template changes earlier turns when later ones are added.
+
+        Args:
+            messages: {"role": …, "content": …}, the last one the assistant's.
+            options: what else the chat template reads.
+
+        Raises:
+            ValueError: no tokenizer or chat template, or no answer at the end.
+        """
+        ends, masks = self._texts(self.spec.stop_ids), self._texts([self.mask_id])
+        return encode_dialogues(self._tokenizer(), messages, ends, masks=masks, options=options)
 
     def decode(self, ids: Sequence[int] | Tensor, *, specials: bool = False) -> str:
         """Return the text of some ids.
@@ -398,7 +426,12 @@ class DiffusionLM:
         )
 
     def fingerprint(self) -> str:
-        """Return a sha256 over names, dtypes, shapes and values of all weights."""
+        """Return a sha256 over names, dtypes, shapes and values of all weights.
+
+        Raises:
+            ValueError: they are partitioned.
+        """
+        expect_whole(self.module.named_parameters(), "for a fingerprint")
         digest = hashlib.sha256()
         for name, tensor in sorted(self.module.state_dict().items()):
             digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
@@ -424,7 +457,7 @@ class DiffusionLM:
 
         Raises:
             CheckpointError: `path` exists.
-            ValueError: an unknown layout, or an adapter that is neither merged nor unloaded.
+            ValueError: an unknown layout, an adapter that is neither merged nor unloaded, or partitioned parameters.
             ProbeError: the model computes NaN or infinity.
         """
         if layout not in ("original", "native"):
@@ -432,6 +465,11 @@ class DiffusionLM:
         if self.adapter is not None:
             raise ValueError(
                 "expected a model without an adapter, got one; write the adapter with `lora.save`, or `lora.merge` it"
+            )
+        if is_partitioned(self.module):
+            raise ValueError(
+                "expected a model of its own, got one whose parameters DeepSpeed partitions; load the checkpoint "
+                "without it, copy the gathered parameters there and save that"
             )
         family = get_family(self.spec.family)
         checkpoint.write(
@@ -478,6 +516,11 @@ class DiffusionLM:
         head = self.module.get_output_embeddings()
         assert head is not None, "every family has a language-model head"
         return head
+
+    def _texts(self, ids: Iterable[int]) -> list[str]:
+        """The texts of those tokens that the tokenizer has."""
+        tokenizer = self._tokenizer()
+        return [text for text in (tokenizer.convert_ids_to_tokens(token) for token in ids) if isinstance(text, str)]
 
     def _tokenizer(self) -> PreTrainedTokenizerBase:
         if self.tokenizer is None:

@@ -14,6 +14,7 @@ from dare_models.families import family_for, register
 from dare_models.families.experts import compute_experts
 from dare_models.families.family import Family
 from dare_models.lm import DiffusionLM
+from dare_models.partition import check_partition_dtype, is_partitioned
 from dare_models.probe import check_probe
 from dare_models.tokenizer import load_tokenizer
 
@@ -37,7 +38,7 @@ def load(
     Args:
         path: a folder (then nothing is fetched), or the id of a Hub repository; or the folder of an adapter, whose base
             is then loaded from where the adapter says (see `dare_models.lora.load`).
-        dtype: floating-point type of the parameters in memory.
+        dtype: floating-point type of the parameters in memory; under ZeRO-3 that of the DeepSpeed config.
         device: where the parameters go.
         mask_token_id: mask id, where the checkpoint does not record it. Ends of turn are the tokenizer's: without
             its files decoding stops at ends of text alone.
@@ -47,24 +48,34 @@ def load(
         experts: how the experts of a mixture are multiplied: "eager", "batched_mm" or "grouped_mm" (fast on
             accelerators).
         verify: compare the logits of a probe with those that `DiffusionLM.save` recorded (one forward of some forty
-            tokens); folders that others wrote have none.
+            tokens); folders that others wrote have none. Under ZeRO-3 `DiffusionLM.verify` does it later.
 
     Returns:
         The model in eval mode.
 
     Raises:
         CheckpointError: a file, tensor or dtype that does not fit, by name.
-        ValueError: a config field that the family does not implement, no mask id, a device that is not there, or
-            experts that are not there.
+        ValueError: a config field that the family does not implement, no mask id, a device or experts that are not
+            there, or another dtype than the DeepSpeed config's.
         ProbeError: the model computes something else than when it was saved.
     """
     register()
     check_device(device)
+    check_partition_dtype(precision.as_dtype(dtype))
     folder = checkpoint.locate(path)
     if (folder / checkpoint.ADAPTER).exists():
         from dare_models import lora  # noqa: PLC0415 (peft is an extra)
 
-        return lora.load(folder, dtype=dtype, device=device, backend=backend, experts=experts, verify=verify)
+        return lora.load(
+            folder,
+            dtype=dtype,
+            device=device,
+            backend=backend,
+            experts=experts,
+            mask_token_id=mask_token_id,
+            block_length=block_length,
+            verify=verify,
+        )
     fields = checkpoint.original_fields(folder)
     family = family_for(fields)
     if mask_token_id is not None:
@@ -82,8 +93,7 @@ def load(
     lm = DiffusionLM(module.eval(), spec, tokenizer)
     lm.source = str(path)
     lm.probe = checkpoint.read_sidecar(folder).get("probe")
-    whole = not any(hasattr(parameter, "ds_id") for parameter in module.parameters())
-    if verify and whole and lm.probe is not None:
+    if verify and lm.probe is not None and not is_partitioned(module):
         given = {"block_length": block_length, "mask_token_id": mask_token_id}
         check_probe(lm, lm.probe, chosen=[name for name, value in given.items() if value is not None])
     return lm

@@ -32,6 +32,7 @@ from torch import nn
 from dare_models import checkpoint, loading, precision
 from dare_models.checkpoint import CheckpointError
 from dare_models.lm import DiffusionLM
+from dare_models.partition import expect_whole, is_partitioned
 
 try:
     import peft
@@ -114,7 +115,8 @@ def disabled(lm: DiffusionLM) -> Generator[DiffusionLM]:
         ValueError: there is no adapter.
     """
     adapter, version = _adapter(lm), lm.version
-    lm.version = hash((lm.weights_version(), "adapter off"))
+    if version is not None or not is_partitioned(lm.module):
+        lm.version = hash((lm.weights_version(), "adapter off"))
     try:
         with adapter.disable_adapter():
             yield lm
@@ -167,9 +169,11 @@ def save(
 
     Raises:
         CheckpointError: `path` exists.
-        ValueError: there is no adapter.
+        ValueError: there is no adapter, or it is partitioned.
     """
     adapter = _adapter(lm)
+    trained = (named for named in lm.module.named_parameters() if named[1].requires_grad)
+    expect_whole(trained, "to write the adapter")
     where = lm.source if base is None else os.fspath(base)
     config = {**adapter.peft_config[NAME].to_dict(), "base_model_name_or_path": where, "inference_mode": True}
     tensors = peft.get_peft_model_state_dict(adapter, adapter_name=NAME, save_embedding_layers=False)
@@ -193,6 +197,8 @@ def load(
     device: str | torch.device = "cpu",
     backend: str = "sdpa",
     experts: str = "eager",
+    mask_token_id: int | None = None,
+    block_length: int | None = None,
     verify: bool = True,
 ) -> DiffusionLM:
     """Load an adapter and the base it was trained on.
@@ -205,6 +211,8 @@ def load(
         device: where they go.
         backend: transformers' attention implementation.
         experts: how the experts of a mixture are multiplied.
+        mask_token_id: mask id, where the base does not record it.
+        block_length: positions per block, where the base was trained with another number than it records.
         verify: check that the base is the one that the adapter was trained on. Adapters that peft wrote record none.
 
     Returns:
@@ -223,7 +231,16 @@ def load(
         if where is None:
             raise CheckpointError(f"{str(folder)!r}: expected the adapter to record its base, got none; pass base=…")
         first = dtype if recorded is None else recorded["dtype"]
-        lm = loading.load(where, dtype=first, device=device, backend=backend, experts=experts, verify=verify)
+        lm = loading.load(
+            where,
+            dtype=first,
+            device=device,
+            backend=backend,
+            experts=experts,
+            mask_token_id=mask_token_id,
+            block_length=block_length,
+            verify=verify,
+        )
     found = {"sha256": lm.fingerprint(), "dtype": _dtype(lm)}
     if verify and recorded is not None and found != dict(recorded):
         raise CheckpointError(

@@ -12,6 +12,7 @@ from transformers import PreTrainedModel
 
 from dare_models.attention import BlockCausal, Documents, Full, Plan, Varlen, materialise
 from dare_models.cache import Feed, PositionCache
+from dare_models.partition import expect_countable
 
 __all__ = [
     "backend_of",
@@ -45,8 +46,19 @@ def cache_argument(module: PreTrainedModel) -> str:
 
 
 def weights_version(module: PreTrainedModel) -> int:
-    """Return a number that changes whenever a weight is replaced or changed in place by torch."""
-    return hash(tuple((p.data_ptr(), 0 if p.is_inference() else p._version) for p in module.parameters()))  # noqa: SLF001
+    """Return a number that changes whenever a weight is replaced or changed in place by torch.
+
+    Stacked experts under an adapter count as they lie in memory: peft rewrites them, unchanged, at every forward.
+
+    Raises:
+        ValueError: the parameters are partitioned, so that torch does not see their changes.
+    """
+    parameters = dict(module.named_parameters())
+    expect_countable(parameters.values())
+    uncounted = {name for name, p in parameters.items() if p.is_inference() or (p.ndim == 3 and ".base_layer." in name)}
+    return hash(
+        tuple((p.data_ptr(), 0 if name in uncounted else p._version) for name, p in parameters.items())  # noqa: SLF001
+    )
 
 
 def new_cache(module: PreTrainedModel, batch: int, capacity: int, version: int) -> PositionCache:
@@ -132,21 +144,24 @@ def _forward(
     return network(position_ids=positions.clamp(min=0), **extra, **options).last_hidden_state
 
 
-def through(head: nn.Module, compute: Callable[[Tensor, Tensor], Any], hidden: Tensor) -> Any:
-    """Return `compute(hidden, head.weight)`, computed as the head's forward.
+def through(layer: nn.Module, compute: Callable[[Tensor, Tensor], Any], inputs: Tensor) -> Any:
+    """Return `compute(inputs, layer.weight)`, computed as the layer's forward.
 
     So hooks run that bring the weight before and take it away after, such as those of ZeRO-3.
 
     Args:
-        head: a linear layer.
-        compute: (hidden [N, d], weight [V, d]) -> tensors.
-        hidden: [N, d].
+        layer: the head or the embedding.
+        compute: (inputs, weight [V, d]) -> tensors.
+        inputs: what `compute` takes.
     """
-    head.forward = lambda rows: compute(rows, head.get_parameter("weight"))
+    known = vars(layer).get("forward")
+    layer.forward = lambda given: compute(given, layer.get_parameter("weight"))
     try:
-        return head(hidden)
+        return layer(inputs)
     finally:
-        del head.forward
+        del layer.forward
+        if known is not None:
+            layer.forward = known
 
 
 def sources(positions: Tensor, documents: Tensor | None = None) -> Tensor:

@@ -7,6 +7,8 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
+from dare_models.partition import check_partition_dtype, is_partitioned
+
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
 FLOATS = ("float64", "float32", "float16", "bfloat16")
@@ -42,8 +44,13 @@ def place(module: ModuleT, dtype: str | torch.dtype, device: str | torch.device)
 
     Returns:
         The module.
+
+    Raises:
+        ValueError: the parameters are partitioned in another dtype.
     """
     wanted = as_dtype(dtype)
+    if is_partitioned(module):
+        check_partition_dtype(wanted)
     for parameter in module.parameters():
         parameter.data = parameter.data.to(wanted, copy=True)
     module.to(device=device)

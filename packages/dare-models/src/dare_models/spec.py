@@ -44,7 +44,7 @@ class ModelSpec:
         attention: "full" or "block_causal".
         block_length: positions per block; None where any block length is legal.
         generation: the publisher's sampler: `preset`, its name in dare-samplers, and its arguments.
-        capabilities: what the family can do, by the names in `CAPABILITIES`.
+        capabilities: what the family can do, by the names in `CAPABILITIES`; empty where nobody has said.
         lora_targets: names of linear modules that low-rank adapters attach to.
         lora_parameters: names of bare parameters (the experts of a mixture) that they attach to as well.
 
@@ -92,7 +92,7 @@ class ModelSpec:
         """Refuse something that the checkpoint cannot do, before any work is done.
 
         Args:
-            names: capabilities, such as what `dare_samplers.needs` returns.
+            names: capabilities, such as `dare_samplers.SamplerConfig.needs`.
             what: who needs them, for the message.
 
         Raises:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -15,6 +15,8 @@ TURN_END = "<|eot_id|>"
 ROLES = ("<|system|>", "<|user|>", "<|assistant|>")
 NAMED = tuple(f"{name}_token" for name in ("bos", "eos", "unk", "sep", "pad", "cls", "mask"))
 SPECIALS = (EOS, BOS, MASK, TURN_END, *ROLES)
+PAIRS = ("vocab.json", "merges.txt")
+PARTS = ("tokenizer_config.json", "tokenizer.model")  # of no use alone
 
 CHAT_TEMPLATE = (
     "{{ bos_token }}{% for message in messages %}"
@@ -67,55 +69,107 @@ def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase | None:
 
     `tokenizer.json` is taken as it is, whatever class the files name. Where there are only `vocab.json` and
     `merges.txt` (Dream), they are read as Qwen2's, whose byte-level pairs they are. Named tokens are those of
-    `tokenizer_config.json`; `special_tokens_map.json` spells some otherwise (SDAR).
+    `tokenizer_config.json`; `special_tokens_map.json` spells some otherwise (SDAR), and a mask token spelt so that it
+    has no id is passed over.
 
     Args:
         folder: the checkpoint.
 
     Raises:
-        ValueError: files that cannot be read, or a token that gets another id than they declare.
+        ValueError: files that are missing or cannot be read, a token that gets another id than they declare, or one
+            that they name and give no id.
     """
-    config = _read_config(folder)
+    config = _read_json(folder / "tokenizer_config.json")
+    declared = _declared(folder, config)
     if (folder / "tokenizer.json").exists():
-        return _read(folder, config)
-    if not (folder / "vocab.json").exists() or not (folder / "merges.txt").exists():
+        known = {*_tokens(_read_json(folder / "tokenizer.json")), *declared}
+        return _read(folder, _named(config, known), declared, known)
+    if not _has_pairs(folder):
         return None
-    pairs = _without_code(Qwen2Tokenizer.from_pretrained(folder, local_files_only=True))
-    _check_ids(pairs, config)
+    known = {*_read_json(folder / "vocab.json"), *declared}
+    named = _named(config, known)
+    pairs = _without_code(Qwen2Tokenizer.from_pretrained(folder, local_files_only=True, **named))
     with tempfile.TemporaryDirectory() as whole:
         pairs.save_pretrained(whole)
-        return _read(Path(whole), config)
+        return _read(Path(whole), named, declared, known)
 
 
-def _read_config(folder: Path) -> dict[str, Any]:
-    file = folder / "tokenizer_config.json"
+def _has_pairs(folder: Path) -> bool:
+    """Whether there are `vocab.json` and `merges.txt`.
+
+    Raises:
+        ValueError: some of a tokenizer's files are there, and what holds its vocabulary is not.
+    """
+    if all((folder / name).exists() for name in PAIRS):
+        return True
+    if parts := [name for name in (*PAIRS, *PARTS) if (folder / name).exists()]:
+        raise ValueError(
+            f"expected tokenizer.json, or vocab.json and merges.txt, got {parts} alone; copy the missing files, or let "
+            "transformers convert them: `AutoTokenizer.from_pretrained(…).save_pretrained(…)`"
+        )
+    return False
+
+
+def _read_json(file: Path) -> dict[str, Any]:
+    """What a file holds; nothing where there is none."""
+    if not file.exists():
+        return {}
     try:
-        return json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
-    except json.JSONDecodeError as error:
-        raise ValueError(f"tokenizer_config.json: expected JSON, got {error}; copy it again") from error
+        held = json.loads(file.read_text(encoding="utf-8"))
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{file.name}: expected JSON, got {error}; copy it again") from error
+    if not isinstance(held, dict):
+        raise ValueError(f"{file.name}: expected a JSON object, got {type(held).__name__}; copy it again")
+    return cast("dict[str, Any]", held)
 
 
-def _read(folder: Path, config: Mapping[str, Any]) -> PreTrainedTokenizerBase:
+def _declared(folder: Path, config: Mapping[str, Any]) -> dict[str, int]:
+    """The added tokens that the files list beside the vocabulary, with their ids."""
+    added: dict[str, int] = dict(_read_json(folder / "added_tokens.json"))
+    return {**added, **{token["content"]: int(i) for i, token in config.get("added_tokens_decoder", {}).items()}}
+
+
+def _tokens(definition: Mapping[str, Any]) -> set[str]:
+    """The tokens in a `tokenizer.json`; the vocabulary of a unigram model is a list of pairs."""
+    vocabulary = definition.get("model", {}).get("vocab", ())
+    tokens = vocabulary if isinstance(vocabulary, dict) else (entry[0] for entry in vocabulary)
+    return {*tokens, *(token["content"] for token in definition.get("added_tokens", ()))}
+
+
+def _named(config: Mapping[str, Any], known: Container[str]) -> dict[str, Any]:
+    """The tokens that have a name; a mask token without an id is left to the family, which knows what it is called."""
     tokens = {name: config[name] for name in NAMED if config.get(name) is not None}
     named: dict[str, Any] = {
         name: token["content"] if isinstance(token, dict) else token for name, token in tokens.items()
     }
+    return named if named.get("mask_token", "") in known else {**named, "mask_token": None}
+
+
+def _read(
+    folder: Path, named: Mapping[str, Any], declared: Mapping[str, int], known: Container[str]
+) -> PreTrainedTokenizerBase:
     try:
         tokenizer = PreTrainedTokenizerFast.from_pretrained(folder, local_files_only=True, **named)
     except Exception as error:  # the tokenizers library raises Exception itself
         raise ValueError(f"tokenizer.json: expected a tokenizer, got {error}; copy it again") from error
-    _check_ids(tokenizer, config)
+    _check_ids(tokenizer, declared, known)
     return _without_code(tokenizer)
 
 
-def _check_ids(tokenizer: Any, config: Mapping[str, Any]) -> None:
-    for declared, token in config.get("added_tokens_decoder", {}).items():
-        found = tokenizer.convert_tokens_to_ids(token["content"])
-        if found != int(declared):
+def _check_ids(tokenizer: Any, declared: Mapping[str, int], known: Container[str]) -> None:
+    """Compare ids with those declared, and refuse those that transformers made up."""
+    found: dict[str, int] = tokenizer.get_vocab()
+    for token, index in declared.items():
+        if found.get(token) != index:
             raise ValueError(
-                f"token {token['content']!r}: expected id {declared} by tokenizer_config.json, got {found}; copy the "
-                "tokenizer's files again"
+                f"token {token!r}: expected id {index} by the tokenizer's files, got {found.get(token)}; copy them "
+                "again"
             )
+    if made_up := sorted(token for token in found if token not in known):
+        raise ValueError(
+            f"expected tokens that the tokenizer's files give an id, got {made_up} named without one; correct the name "
+            "in tokenizer_config.json, or copy the files again"
+        )
 
 
 def _without_code(tokenizer: Any) -> PreTrainedTokenizerBase:

@@ -3,7 +3,7 @@
 from dare_samplers import presets
 from dare_samplers.caches import BlockKV, Dual, Horizon, NoCache, Prefix, Vicinity
 from dare_samplers.config import SamplerConfig
-from dare_samplers.denoiser import Caches, Denoiser, Denoises, Mixes, Packs
+from dare_samplers.denoiser import Caches, Declares, Denoiser, Denoises, Mixes, Packs
 from dare_samplers.export import write_trajectories
 from dare_samplers.guidance import Guidance, Smoothing
 from dare_samplers.keyed import fold, make_key, row_keys, uniform
@@ -86,6 +86,7 @@ __all__ = [
     "Caches",
     "Categorical",
     "Credit",
+    "Declares",
     "Denoiser",
     "Denoises",
     "DreamBudget",

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from dare_samplers.caches import BlockKV
 from dare_samplers.config import SamplerConfig
-from dare_samplers.denoiser import Caches, Denoises, Mixes, Packs
+from dare_samplers.denoiser import Caches, Declares, Denoises, Mixes, Packs
 from dare_samplers.forward import Row
 from dare_samplers.layout import Keys
 from dare_samplers.revisers import Levenshtein
@@ -52,6 +52,12 @@ def _check_abilities(model: Denoises, config: SamplerConfig) -> None:
         raise ValueError(f'`layout`: "packed" needs a model that declares `packs`, got {name}; use "left" or "right"')
     if config.smoothing is not None and not isinstance(model, Mixes):
         raise ValueError(f"`smoothing`: expected a model with `mix`, got {name}; leave it None")
+    declared = model.capabilities if isinstance(model, Declares) else ()
+    if declared and (missing := [need for need in config.needs if need not in declared]):
+        raise ValueError(
+            f"`config`: expected a model with {missing}, got {name} with {list(declared)}; choose other parts, or "
+            "presets.for_spec"
+        )
 
 
 def _check_ids(model: Denoises, config: SamplerConfig) -> None:

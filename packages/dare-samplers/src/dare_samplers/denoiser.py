@@ -8,7 +8,7 @@ from torch import Tensor
 
 from dare_samplers.state import Cache
 
-__all__ = ["Caches", "Denoiser", "Denoises", "Mixes", "Packs"]
+__all__ = ["Caches", "Declares", "Denoiser", "Denoises", "Mixes", "Packs"]
 
 
 @runtime_checkable
@@ -107,6 +107,16 @@ class Mixes(Protocol):
 
     def mix(self, probabilities: Tensor) -> Tensor:
         """Expected embeddings `[b, N, d]` under probabilities `[b, N, V]`."""
+        ...
+
+
+@runtime_checkable
+class Declares(Protocol):
+    """A model that says by name what it can do, such as `token_editing`: `SamplerConfig.needs` are among the names."""
+
+    @property
+    def capabilities(self) -> Sequence[str]:
+        """The names; none where nobody has said."""
         ...
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any, Final, Literal, get_args
+from typing import Any, Final, Literal
 
 __all__ = ["Judgement", "Level", "Limits", "Sandbox", "SandboxError", "reached_level"]
 
@@ -19,7 +19,7 @@ Level = Literal["namespaces", "rlimits"]
 """`namespaces`: no network, no foreign files or processes, filtered system calls. `rlimits`: limits and, for root,
 another user; nothing is claimed for network and foreign files."""
 
-LEVELS: Final[tuple[Level, ...]] = get_args(Level)
+LEVELS: Final[tuple[Level, ...]] = ("namespaces", "rlimits")
 SUPERVISOR = Path(__file__).with_name("supervisor.py")
 FIRST_USER = 61_000
 USERS = 1_000
@@ -92,7 +92,7 @@ class Sandbox:
             raise ValueError(f"`slots`: expected at least 1, got {slots}")
         self.limits = Limits() if limits is None else limits
         self.python = os.path.realpath(sys.executable) if python is None else python
-        self.level = reached_level(self.python)
+        self.level: Level | None = reached_level(self.python)
         if self.level is None or (require == "namespaces" and self.level != "namespaces"):
             raise SandboxError(
                 f"expected isolation by {require}, got {self.level or 'none'} on this system; allow user namespaces, "

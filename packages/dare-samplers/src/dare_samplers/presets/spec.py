@@ -1,6 +1,7 @@
 """The strategy that a checkpoint's publisher decodes with."""
 
 import inspect
+import math
 from collections.abc import Mapping
 from typing import Any, Protocol
 
@@ -32,6 +33,7 @@ class Described(Protocol):
 def for_spec(spec: Described) -> SamplerConfig:
     """The preset that a model's description names, with the model's block length; `.replace` what should differ.
 
+    Smaller blocks inside the model's shrink to a size that divides its.
     Without a name it is `llada` under full attention and `sdar` under block-causal attention.
 
     Args:
@@ -54,4 +56,6 @@ def for_spec(spec: Described) -> SamplerConfig:
         settings["block_length"] = spec.block_length
     if unknown := sorted(settings.keys() - known.keys()):
         raise ValueError(f"`generation`: expected arguments of presets.{name} ({', '.join(known)}), got {unknown}")
-    return factory(**settings)
+    config = factory(**settings)
+    inner = math.gcd(config.longest, spec.block_length or 0)
+    return config if inner == config.longest else config.replace(block_length=inner)
