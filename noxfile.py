@@ -172,7 +172,8 @@ def models(session: nox.Session, transformers: str) -> None:
     install(session, "--compile-bytecode", "--group", "tests", "--group", "extras", *EDITABLE)
     wanted = ["--upgrade", "transformers<6"] if transformers == "newest" else [f"transformers=={transformers}.*"]
     session.install(*wanted)
-    tests = [f"tests/test_{name}.py" for name in ("cached_decoding", "contract", "golden_decoding", "support")]
+    names = ("cached_decoding", "contract", "golden_decoding", "support", "user_cases")
+    tests = [f"tests/test_{name}.py" for name in names]
     session.run("pytest", "-q", "-n", "auto", "packages/dare-models/tests", *tests, *session.posargs, env=ONE_THREAD)
 
 
