@@ -48,4 +48,5 @@ def serve() -> None:
             answer("error", type(error).__name__, str(error)[:500])
 
 
-serve()
+if __name__ == "__main__":
+    serve()
