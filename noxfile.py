@@ -23,6 +23,7 @@ PACKAGES = ("dare-eval", "dare-models", "dare-objectives", "dare-samplers", "dar
 WHOLE_SUITE_ON_WHEEL = ("dare-objectives", "dare-samplers")
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 EDITABLE = [argument for package in PACKAGES for argument in ("-e", f"packages/{package}")]
+TESTED = ["--group", "tests", "--group", "extras", *EDITABLE]
 
 
 def pyproject(folder: str) -> dict[str, Any]:
@@ -152,7 +153,7 @@ def check_distributions(session: nox.Session, dist: Path) -> None:
 def tests(session: nox.Session) -> None:
     """All suites in one environment; `-- packages/dare-samplers/tests` runs one package's under its own settings."""
     # many tests start an interpreter
-    install(session, "--compile-bytecode", "--group", "tests", "--group", "extras", *EDITABLE)
+    install(session, "--compile-bytecode", *TESTED)
     workers = ["-n", "auto", "--maxprocesses", "4"]
     session.run("pytest", "-q", *workers, "--ignore=tests/test_snippets.py", *session.posargs, env=ONE_THREAD)
 
@@ -169,7 +170,7 @@ def matrix(session: nox.Session) -> None:
 @nox.parametrize("transformers", ["5.17", "5.19", "5.20", "newest"], ids=["5.17", "5.19", "5.20", "newest"])
 def models(session: nox.Session, transformers: str) -> None:
     """The families against another transformers: their own tests, golden and cached decoding, the root contract."""
-    install(session, "--compile-bytecode", "--group", "tests", "--group", "extras", *EDITABLE)
+    install(session, "--compile-bytecode", *TESTED)
     wanted = ["--upgrade", "transformers<6"] if transformers == "newest" else [f"transformers=={transformers}.*"]
     session.install(*wanted)
     names = ("cached_decoding", "contract", "golden_decoding", "support", "user_cases")
@@ -188,14 +189,14 @@ def fuzz(session: nox.Session) -> None:
 @nox.session
 def zero3(session: nox.Session) -> None:
     """Every family in partitioned parameters: DeepSpeed ZeRO-3 on two processes of this machine."""
-    install(session, "--group", "tests", "--group", "extras", "--group", "zero3", *EDITABLE)
+    install(session, "--group", "zero3", *TESTED)
     session.run("pytest", "-q", "-m", "zero3", "tests/zero3", *session.posargs, env=ONE_THREAD)
 
 
 @nox.session
 def docs(session: nox.Session) -> None:
     """Python blocks of every README and docs page, top to bottom, and the doctests of every source module."""
-    install(session, "--group", "tests", "--group", "extras", *EDITABLE)
+    install(session, *TESTED)
     sources = [f"packages/{package}/src" for package in PACKAGES]
     session.run(
         "pytest", "-q", "--doctest-modules", "tests/test_snippets.py", *sources, *session.posargs, env=ONE_THREAD

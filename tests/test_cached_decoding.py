@@ -11,7 +11,8 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 import dare_models
-from dare_models import DiffusionLM, load, tiny, tiny_tokenizer
+from dare_models import DiffusionLM, load
+from dare_models.testing import example
 from dare_samplers import (
     BlockKV,
     Dual,
@@ -130,17 +131,7 @@ EXACT = (Prefix(), Dual(refresh=1), Vicinity(), Horizon(ahead=4), BlockKV(), Blo
 
 @pytest.fixture(params=dare_models.family_names(), scope="module")
 def lm(request: pytest.FixtureRequest) -> DiffusionLM:
-    return lively(request.param)
-
-
-def lively(family: str) -> DiffusionLM:
-    """A tiny model whose choices depend on everything it sees."""
-    model = tiny(family, tokenizer=tiny_tokenizer("0123456789>"), dtype="float64")
-    with torch.no_grad():
-        for parameter in model.module.parameters():
-            if parameter.dim() > 1:
-                parameter.mul_(8)
-    return model
+    return example(request.param, alphabet="0123456789>")
 
 
 def decode(lm: DiffusionLM, config: SamplerConfig) -> SamplerOutput:

@@ -5,6 +5,7 @@ from functools import partial
 
 import pytest
 import torch
+from families import FAMILIES
 
 import dare_models
 import dare_objectives
@@ -16,7 +17,7 @@ PROMPTS = ["42>", "7>", "90125>"]
 ALPHABET = "0123456789>"
 
 
-@pytest.fixture(params=[*dare_models.family_names(), "qwen3 in blocks"])
+@pytest.fixture(params=FAMILIES)
 def lm(request: pytest.FixtureRequest) -> dare_models.DiffusionLM:
     family, _, blocks = request.param.partition(" ")
     tokenizer = dare_models.tiny_tokenizer(ALPHABET)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from families import FAMILIES, lively
 from small_presets import SMALL
 
 import dare_models as dm
@@ -21,22 +22,11 @@ PROMPTS = ("42>", "7>", "90125>")
 ALPHABET = "0123456789>abcdefghijklm"  # presets in SMALL name ids up to 22
 KEYS = torch.tensor([11, 12, 13])
 LAYOUTS = ("left", "right", "packed")
-FAMILIES = [*dm.family_names(), "qwen3 in blocks"]
 
 
 @pytest.fixture(scope="module", params=FAMILIES)
 def lm(request: pytest.FixtureRequest) -> dm.DiffusionLM:
-    """A tiny model whose choices depend on everything it sees."""
-    family, _, blocks = request.param.partition(" ")
-    tokenizer = dm.tiny_tokenizer(ALPHABET)
-    model = dm.tiny(family, tokenizer=tokenizer, dtype="float64")
-    if blocks or model.block_length:
-        model = dm.tiny(family, tokenizer=tokenizer, dtype="float64", block_length=4)
-    with torch.no_grad():
-        for parameter in model.module.parameters():
-            if parameter.dim() > 1:
-                parameter.mul_(8)
-    return model
+    return lively(request.param, ALPHABET)
 
 
 def decode(lm: dm.DiffusionLM, config: SamplerConfig, rows: list[int], pads: int = 0) -> SamplerOutput:

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from families import FAMILIES, lively
 from torch import Tensor
 from torch.nn.functional import pad
 
@@ -25,7 +26,6 @@ from dare_samplers import (
     generate,
 )
 
-FAMILIES = [*dm.family_names(), "qwen3 in blocks"]
 EXACT = 1e-8
 SAMPLERS: dict[str, dict[str, Any]] = {
     "full": {"block_length": 12, "steps": 6},
@@ -55,16 +55,7 @@ class Padded(dm.DiffusionLM):
 
 @pytest.fixture(scope="module", params=FAMILIES)
 def lm(request: pytest.FixtureRequest) -> Padded:
-    """A tiny model whose choices depend on everything it sees."""
-    family, _, blocks = request.param.partition(" ")
-    tokenizer = dm.tiny_tokenizer("0123456789>")
-    model = dm.tiny(family, tokenizer=tokenizer, dtype="float64")
-    if blocks or model.block_length:
-        model = dm.tiny(family, tokenizer=tokenizer, dtype="float64", block_length=4)
-    with torch.no_grad():
-        for parameter in model.module.parameters():
-            if parameter.dim() > 1:
-                parameter.mul_(8)
+    model = lively(request.param, "0123456789>")
     return Padded(model.module, model.spec, model.tokenizer)
 
 

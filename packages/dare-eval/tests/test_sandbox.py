@@ -17,13 +17,12 @@ GOLDEN = Path(__file__).parent / "golden" / "code.jsonl"
 ROWS = [json.loads(line) for line in GOLDEN.read_text(encoding="utf-8").splitlines()]
 TESTS = ["assert f(2) == 4", "assert f(3) == 9"]
 HONEST = "def f(x):\n    return x * x\n"
-pytestmark = pytest.mark.skipif(
-    sys.platform != "linux" or reached_level() != "namespaces", reason="this system allows no namespaces"
-)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="module", autouse=True)
 def box():
+    if sys.platform != "linux" or reached_level() != "namespaces":
+        pytest.skip("this system allows no namespaces")
     return Sandbox()
 
 

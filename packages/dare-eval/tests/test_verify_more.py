@@ -3,12 +3,24 @@
 import json
 import random
 import time
+import tracemalloc
 from pathlib import Path
 
 import pytest
 
 from dare_eval.testing import check_verdict, hostile_texts
-from dare_eval.verify import MathVerifier, Verdict, choice, gsm8k, gsm8k_label, math, reasoned_answer
+from dare_eval.verify import (
+    boxed_answer,
+    choice,
+    countdown,
+    digits,
+    extract_code,
+    gsm8k,
+    gsm8k_label,
+    math,
+    reasoned_answer,
+    sudoku,
+)
 from dare_eval.verify.boxes import last_box
 from dare_eval.verify.numbers import last_number, number
 
@@ -150,22 +162,6 @@ def test_math_refuses_what_grows(tower):
     assert time.monotonic() - began < 0.5
 
 
-def test_a_process_that_hangs_or_swells_is_replaced(tmp_path):
-    slow = r"\boxed{" + "+".join(rf"\sqrt{{{p}+\sqrt{{{p + 2}}}}}" for p in range(2, 20)) + "}"
-    with MathVerifier(seconds=0.05) as verify:
-        first = verify(slow, r"\sqrt{1+\sqrt{3}}+1")
-        assert first.status == "unparsable"
-        assert "not decided within 0.05 s" in first.reason
-    with MathVerifier() as verify:
-        assert verify(r"\boxed{x+1}", "1+x").correct
-        process = verify._process
-        process.kill()
-        process.wait()
-        assert verify(r"\boxed{x+2}", "2+x").correct
-        assert verify._process.pid != process.pid
-    assert verify._process is None
-
-
 @pytest.mark.parametrize(
     ("text", "status", "pred"),
     [
@@ -179,20 +175,136 @@ def test_a_process_that_hangs_or_swells_is_replaced(tmp_path):
         ("B, C", "ambiguous", None),
         ("A good question. I do not know.", "unparsable", None),
         ("answering", "unparsable", None),
+        ("The answer is a mammal.", "unparsable", None),
+        ("the answer is a", "ok", "A"),
+        ("The answer is (a) mammal", "ok", "A"),
+        ("I choose a different approach. I choose C", "ok", "C"),
+        ("Option B is correct. Option C is incorrect.", "ok", "B"),
+        ("So D is the right answer, not A.", "ok", "D"),
+        ("I think it is B, not A.", "ok", "B"),
+        ("The answer is not A.", "unparsable", None),
+        ("The answer isn't A.", "unparsable", None),
+        ("A is wrong.", "unparsable", None),
+        ("It is neither A nor B.", "unparsable", None),
+        ("It is either A or B.", "ambiguous", None),
+        ("answer is A/B", "ambiguous", None),
+        ("The answer is (A), (B) and (C)", "ambiguous", None),
+        (r"\boxed{A, B}", "ambiguous", None),
+        (r"The answer is A. \boxed{\mathrm{(C)}}", "ok", "C"),
+        (r"\boxed{D. 42}", "ok", "D"),
+        (r"\boxed{42}, so the answer is \(B\)", "ok", "B"),
+        ("<answer>A</answer>", "ok", "A"),
+        ("`C`", "ok", "C"),
+        ("The answer is “C”.", "ok", "C"),
+        ("答案是C。", "ok", "C"),
+        ("The answer is I think B", "ok", "B"),
+        ("A's answer differs", "unparsable", None),
         ("The answer is apple", "unparsable", None),
         ("", "unparsable", None),
+        ("answer" + " " * 19_000 + "!", "unparsable", None),
     ],
 )
 def test_letters(text, status, pred):
+    began = time.monotonic()
     verdict = choice(text, "A")
+    assert time.monotonic() - began < 2
     check_verdict(verdict)
     assert verdict.status == status
     assert pred is None or verdict.pred == pred
 
 
 def test_the_answer_of_a_choice_is_an_option():
-    with pytest.raises(ValueError, match=r"expected an answer of \['A', 'B', 'C', 'D'\], got 'E'"):
+    with pytest.raises(ValueError, match=r"upper-case letters \['A', 'B', 'C', 'D'\], got 'E'"):
         choice("A", "E")
+    with pytest.raises(ValueError, match=r"upper-case letters \['a', 'b'\], got 'a'"):
+        choice("A", "a", ["a", "b"])
+
+
+@pytest.mark.parametrize("letter", "ABCDEFGHIJ")
+def test_every_letter_of_ten_options(letter):
+    for text in (
+        f"The answer is ({letter}).",
+        f"The answer is {letter}",
+        f"Answer: {letter}",
+        letter,
+        rf"\boxed{{{letter}}}",
+    ):
+        assert choice(text, letter, "ABCDEFGHIJ").correct is True
+
+
+@pytest.mark.parametrize(
+    ("pred", "reason"),
+    [
+        ("5 or 6", "names 5 and 6"),
+        (r"5 \text{ and } 6", "names 5 and 6"),
+        ("5, 6", "names 5 and 6"),
+        (r"6 \quad 5", "names 6 and 5"),
+    ],
+)
+def test_several_numbers_are_ambiguous(pred, reason):
+    for verdict in (gsm8k(rf"\boxed{{{pred}}}", "5"), math(rf"\boxed{{{pred}}}", "5")):
+        check_verdict(verdict)
+        assert (verdict.status, verdict.reason) == ("ambiguous", reason)
+
+
+@pytest.mark.parametrize(
+    "pred",
+    [
+        "1$ $2$ $x+1",
+        "$x+2$ or $x+1$",
+        r"x+2\) \(x+1",
+        r"\boxed{x+2}\boxed{x+1}",
+        "x+2=1=2",
+    ],
+)
+def test_several_formulas_are_ambiguous(pred):
+    assert math(rf"\boxed{{{pred}}}", "x+1").status == "ambiguous"
+
+
+@pytest.mark.parametrize(
+    ("pred", "answer", "correct"),
+    [
+        ("$x+1$", "1+x", True),
+        (r"\(x+1\)", "1+x", True),
+        (r"\boxed{\boxed{x+1}}", "1+x", True),
+        (r"\begin{pmatrix}1\\[2pt]2\end{pmatrix}", r"\begin{pmatrix}1\\[2pt]2\end{pmatrix}", True),
+        ("2+3=5", "5", True),
+        ("5, 6", "6,5", True),
+        ("5, 5.0", "5", True),
+        ("−5", "-5", True),
+        (r"\$5", "5", True),
+        ("A", r"\text{(A)}", True),
+        ("East", r"\text{east}", True),
+        ("B", r"\text{(A)}", False),
+        ("x", "X", False),
+    ],
+)
+def test_one_formula_is_read_through_its_wrapping(pred, answer, correct):
+    assert math(rf"\boxed{{{pred}}}", answer).correct is correct
+
+
+def test_layout_with_other_tags():
+    text = "<think>add</think>\n<answer>7</answer>"
+    assert reasoned_answer(text, reasoning="think").score == 1
+    assert reasoned_answer(text).score < 1
+    for names in (("answer", "answer"), ("<think>", "answer"), ("", "answer")):
+        with pytest.raises(ValueError, match="expected two different tag names without brackets, got"):
+            reasoned_answer(text, reasoning=names[0], answer=names[1])
+
+
+@pytest.mark.parametrize(
+    ("text", "score", "reason"),
+    [
+        (r"so \boxed{7}", 1, ""),
+        (r"\boxed{7} \boxed{7}", 0.5, "expected one box, got 2"),
+        (r"\boxed{ }", 0, "empty box"),
+        (r"\boxed{7", 0, "no closed box"),
+    ],
+)
+def test_a_box_as_form(text, score, reason):
+    verdict = boxed_answer(text)
+    check_verdict(verdict)
+    assert (verdict.score, verdict.reason) == (score, reason)
 
 
 PIECES = [
@@ -215,12 +327,19 @@ PIECES = [
         "\ud800",
         "!",
     ),
+    *(" ", "=", "or ", ", ", "```python\n", "[BEGIN]", "def f(", "1", "$", "\\(", "\\", "option ", " is correct"),
 ]
 PURE = {
     "gsm8k": lambda text: gsm8k(text, "5", mode="flexible"),
     "choice": lambda text: choice(text, "A"),
     "layout": reasoned_answer,
+    "box": boxed_answer,
+    "digits": lambda text: digits(text, "03334799"),
+    "countdown": lambda text: countdown(text, [3, 5, 25], 60, allow_subset=True, allow_unary_minus=True),
+    "sudoku": lambda text: sudoku(text, "0204301001404001", "1234341221434321", require_tag=False),
+    "sudoku 16": lambda text: sudoku(text, "0" * 256, require_tag=False),
 }
+NEVER_RIGHT = {"digits", "countdown", "sudoku", "sudoku 16"}
 
 
 def strange(seed, count, longest=40):
@@ -239,23 +358,34 @@ def test_strange_texts_get_a_verdict_in_time(name, fuzz_count):
         verdict = PURE[name](text)
         assert time.monotonic() - began < 2
         check_verdict(verdict)
+        assert verdict.correct is not True or name not in NEVER_RIGHT
+        assert verdict.correct is not True or len(text) < 10**6 or name in ("gsm8k", "layout", "box")
+
+
+def long_texts(piece):
+    """A million characters of one piece, bare and where answers stand."""
+    long = (piece * (10**6 // len(piece) + 1))[: 10**6]
+    return long, f"answer{long}!", rf"\boxed{{{long}}}", f"<answer>{long}</answer>"
 
 
 @pytest.mark.parametrize("piece", PIECES)
 def test_a_million_characters_of_one_piece(piece):
-    text = (piece * (10**6 // len(piece) + 1))[: 10**6]
-    for verify in PURE.values():
-        began = time.monotonic()
-        check_verdict(verify(text))
-        assert time.monotonic() - began < 2
+    for text in long_texts(piece):
+        for verify in PURE.values():
+            began = time.process_time()
+            check_verdict(verify(text))
+            assert time.process_time() - began < 2
+        began = time.process_time()
+        extract_code(text)
+        assert time.process_time() - began < 2
 
 
-def test_strange_mathematics_gets_a_verdict_in_time():
-    with MathVerifier(seconds=1.0, memory=1 << 30) as verify:
-        for text in strange("math", 200, longest=12):
-            for completion in (text, rf"\boxed{{{text}}}") if len(text) < 1000 else (text,):
-                began = time.monotonic()
-                verdict = verify(completion, r"\frac{x^2+1}{2}")
-                assert time.monotonic() - began < 10  # a killed process starts anew
-                check_verdict(verdict)
-                assert isinstance(verdict, Verdict)
+@pytest.mark.parametrize("piece", ["{", "<answer>", "1+", r"\boxed{}", "A "])
+def test_verifiers_need_little_memory(piece):
+    for text in long_texts(piece):
+        for verify in PURE.values():
+            tracemalloc.start()
+            verify(text)
+            peak = tracemalloc.get_traced_memory()[1]
+            tracemalloc.stop()
+            assert peak < 64 << 20

@@ -20,10 +20,14 @@ class Checkpoint:
     def __init__(self, folder):
         self.folder = folder
 
-    def config(self, *, without=(), **changes):
-        file = self.folder / "config.json"
+    def json(self, name, *, without=(), **changes):
+        """Change fields of a JSON file."""
+        file = self.folder / name
         fields = {**json.loads(file.read_text()), **changes}
         file.write_text(json.dumps({name: value for name, value in fields.items() if name not in without}))
+
+    def config(self, *, without=(), **changes):
+        self.json("config.json", without=without, **changes)
 
     def tensors(self, change):
         file = self.folder / "model.safetensors"
@@ -31,13 +35,13 @@ class Checkpoint:
         change(tensors)
         save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, file, metadata={"format": "pt"})
 
-    def shard(self):
-        """Split the weights into two shards with an index; return the index."""
+    def shard(self, count=2):
+        """Split the weights into shards with an index; return the index."""
         file = self.folder / "model.safetensors"
-        tensors, names = load_file(file), ("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors")
+        tensors = load_file(file)
         file.unlink()
-        weight_map = {name: names[i % 2] for i, name in enumerate(tensors)}
-        for shard in names:
+        weight_map = {name: f"model-{i % count + 1:05}-of-{count:05}.safetensors" for i, name in enumerate(tensors)}
+        for shard in set(weight_map.values()):
             part = {name: tensor for name, tensor in tensors.items() if weight_map[name] == shard}
             save_file(part, self.folder / shard, metadata={"format": "pt"})
         self.index(weight_map)
@@ -46,6 +50,11 @@ class Checkpoint:
     def index(self, weight_map):
         text = json.dumps({"metadata": {}, "weight_map": weight_map})
         (self.folder / "model.safetensors.index.json").write_text(text)
+
+
+@pytest.fixture
+def checkpoint_at():
+    return Checkpoint
 
 
 @pytest.fixture

@@ -1,12 +1,11 @@
 """Configs, names and ids of the families beside LLaDA-8B; merged and split tensors are accounted for one by one."""
 
-import json
 import shutil
 from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.core_model_loading import revert_weight_conversion
 
@@ -20,40 +19,16 @@ every_family = pytest.mark.parametrize("family", family_names())
 others = pytest.mark.parametrize("family", WITH_GOLDEN)
 
 
-class Copy:
-    """A checkpoint folder that a test may damage."""
-
-    def __init__(self, family, folder):
-        self.folder = folder / family
-        shutil.copytree(HERE / family, self.folder, ignore=shutil.ignore_patterns("golden*", "meta*"))
-
-    def config(self, *, without=(), **changes):
-        fields = {**json.loads((self.folder / "config.json").read_text()), **changes}
-        text = json.dumps({name: value for name, value in fields.items() if name not in without})
-        (self.folder / "config.json").write_text(text)
-
-    def tensors(self, change):
-        tensors = load_file(self.folder / "model.safetensors")
-        change(tensors)
-        save_file(tensors, self.folder / "model.safetensors", metadata={"format": "pt"})
-
-    def shard(self, count=3):
-        tensors = load_file(self.folder / "model.safetensors")
-        (self.folder / "model.safetensors").unlink()
-        files = {name: f"model-{i % count + 1:05}-of-{count:05}.safetensors" for i, name in enumerate(tensors)}
-        for file in set(files.values()):
-            part = {name: tensor for name, tensor in tensors.items() if files[name] == file}
-            save_file(part, self.folder / file, metadata={"format": "pt"})
-        index = {"metadata": {}, "weight_map": files}
-        (self.folder / "model.safetensors.index.json").write_text(json.dumps(index))
-
-    def load(self, **options):
-        return load(self.folder, mask_token_id=MASK, **options)
-
-
 @pytest.fixture
-def copied(tmp_path):
-    return lambda family: Copy(family, tmp_path)
+def copied(tmp_path, checkpoint_at):
+    """A copy of a golden checkpoint that a test may damage."""
+
+    def copy(family):
+        folder = tmp_path / family
+        shutil.copytree(HERE / family, folder, ignore=shutil.ignore_patterns("golden*", "meta*"))
+        return checkpoint_at(folder)
+
+    return copy
 
 
 def small(family, **options):
@@ -107,7 +82,7 @@ def test_unsupported_architecture_is_refused_by_name(copied, family, field, valu
     checkpoint = copied(family)
     checkpoint.config(**{field: value})
     with pytest.raises(ValueError, match=f"`{field}`"):
-        checkpoint.load()
+        load(checkpoint.folder, mask_token_id=MASK)
 
 
 @pytest.mark.parametrize(
@@ -255,8 +230,11 @@ def test_names_cover_the_parameters_exactly_once(family):
 @others
 def test_shards_load_like_one_file(copied, family):
     checkpoint = copied(family)
-    checkpoint.shard()
-    assert checkpoint.load().fingerprint() == load(HERE / family, mask_token_id=MASK).fingerprint()
+    checkpoint.shard(3)
+    assert (
+        load(checkpoint.folder, mask_token_id=MASK).fingerprint()
+        == load(HERE / family, mask_token_id=MASK).fingerprint()
+    )
 
 
 BIAS = "model.layers.1.mlp.gate.expert_bias"
@@ -307,9 +285,9 @@ def test_damaged_tensor_is_named(copied, family, damage, message, sharded):
     checkpoint = copied(family)
     checkpoint.tensors(damage)
     if sharded:
-        checkpoint.shard()
+        checkpoint.shard(3)
     with pytest.raises(CheckpointError, match=message):
-        checkpoint.load()
+        load(checkpoint.folder, mask_token_id=MASK)
 
 
 @pytest.mark.parametrize(("field", "value"), [("num_experts", 4), ("num_key_value_heads", 4), ("head_dim", 16)])
@@ -317,7 +295,7 @@ def test_wrong_size_of_a_merged_tensor_names_it(copied, field, value):
     checkpoint = copied("llada2")
     checkpoint.config(**{field: value}, **({"rotary_dim": 8} if field == "head_dim" else {}))
     with pytest.raises(CheckpointError, match=r"tensor '.*(experts\.4|query_key_value|expert_bias|layernorm|dense)"):
-        checkpoint.load()
+        load(checkpoint.folder, mask_token_id=MASK)
 
 
 def test_experts_beyond_the_tenth_keep_their_order(tmp_path):
@@ -350,12 +328,12 @@ def test_only_the_routing_bias_may_be_float32_in_a_file_of_another_dtype(copied,
     checkpoint.config(dtype="bfloat16")
     checkpoint.tensors(lambda tensors: tensors.update({key: t.bfloat16() for key, t in tensors.items() if key != name}))
     if name.endswith("expert_bias"):
-        assert checkpoint.load().module.get_buffer(name.replace("expert_bias", "e_score_correction_bias")).dtype == (
-            torch.float32
-        )
+        assert load(checkpoint.folder, mask_token_id=MASK).module.get_buffer(
+            name.replace("expert_bias", "e_score_correction_bias")
+        ).dtype == (torch.float32)
     else:
         with pytest.raises(CheckpointError, match=f"'{name}': expected dtype bfloat16"):
-            checkpoint.load()
+            load(checkpoint.folder, mask_token_id=MASK)
 
 
 @pytest.mark.parametrize(("value", "dtype"), [(0.25, torch.bfloat16), (0.2501, torch.float32)])
@@ -374,9 +352,9 @@ def test_the_routing_bias_is_stored_in_the_dtype_of_the_file_if_it_survives_that
 
 def test_the_routing_bias_chooses_experts(copied):
     checkpoint = copied("llada2")
-    plain = checkpoint.load()
+    plain = load(checkpoint.folder, mask_token_id=MASK)
     checkpoint.tensors(lambda tensors: tensors[BIAS].mul_(-50))
-    other = checkpoint.load()
+    other = load(checkpoint.folder, mask_token_id=MASK)
     ids = torch.arange(8)[None]
     assert float((plain(ids) - other(ids)).detach().abs().max()) > 1e-3
 

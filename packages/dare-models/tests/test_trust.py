@@ -14,27 +14,15 @@ from dare_models.testing import example
 every_family = pytest.mark.parametrize("family", family_names())
 
 
-class Saved:
+@pytest.fixture
+def saved(tmp_path, checkpoint_at):
     """A saved tiny model that a test may damage."""
 
-    def __init__(self, folder, family):
-        self.folder = folder / family
-        example(family, dtype="float32").save(self.folder)
+    def save(family):
+        example(family, dtype="float32").save(tmp_path / family)
+        return checkpoint_at(tmp_path / family)
 
-    def tensors(self, change):
-        file = self.folder / "model.safetensors"
-        tensors = load_file(file)
-        change(tensors)
-        save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, file, metadata={"format": "pt"})
-
-    def json(self, name, **changes):
-        file = self.folder / name
-        file.write_text(json.dumps({**json.loads(file.read_text()), **changes}))
-
-
-@pytest.fixture
-def saved(tmp_path):
-    return lambda family: Saved(tmp_path, family)
+    return save
 
 
 def mapped(name, change):
@@ -140,7 +128,7 @@ FIELDS = [
 @pytest.mark.parametrize(("family", "changes"), FIELDS)
 def test_a_changed_field_that_fits_the_shapes_is_noticed(family, changes, saved):
     checkpoint = saved(family)
-    checkpoint.json("config.json", **changes)
+    checkpoint.config(**changes)
     with pytest.raises(ProbeError, match=r"weights or config\.json were changed"):
         load(checkpoint.folder)
 
@@ -156,7 +144,7 @@ def test_a_changed_field_that_fits_the_shapes_is_noticed(family, changes, saved)
 )
 def test_a_changed_choice_is_noticed_unless_it_is_given(family, changes, message, saved):
     checkpoint = saved(family)
-    checkpoint.json("config.json", **changes)
+    checkpoint.config(**changes)
     with pytest.raises(ProbeError, match=message):
         load(checkpoint.folder)
 
@@ -187,7 +175,7 @@ SHAPES = [
 @pytest.mark.parametrize(("family", "changes", "message"), SHAPES)
 def test_a_config_of_another_size_names_the_tensor(family, changes, message, saved):
     checkpoint = saved(family)
-    checkpoint.json("config.json", **changes)
+    checkpoint.config(**changes)
     with pytest.raises(CheckpointError, match=message):
         load(checkpoint.folder)
 

@@ -18,8 +18,8 @@ from transformers.core_model_loading import revert_weight_conversion
 from transformers.utils import logging
 from transformers.utils.hub import cached_file
 
+from dare_models.dtypes import FLOATS, dtype_name
 from dare_models.families.family import Family
-from dare_models.precision import FLOATS
 
 CONFIG, WEIGHTS, INDEX, TOKENIZER = "config.json", "model.safetensors", "model.safetensors.index.json", "tokenizer.json"
 SIDECAR, ADAPTER = "dare_model.json", "adapter_config.json"
@@ -85,8 +85,8 @@ def read_config(folder: Path) -> dict[str, Any]:
     return read_json(folder / CONFIG)
 
 
-def read_sidecar(folder: Path) -> dict[str, Any]:
-    """Return what `write` knew beyond the original layout: layout, probe, for a native one the original's fields too.
+def read_sidecar(file: Path) -> dict[str, Any]:
+    """Return what this package wrote beside the files that others read, of a model or of an adapter.
 
     Returns:
         Nothing for a folder that somebody else wrote.
@@ -94,22 +94,26 @@ def read_sidecar(folder: Path) -> dict[str, Any]:
     Raises:
         CheckpointError: the file is no JSON, or of a later format.
     """
-    if not (folder / SIDECAR).exists():
+    if not file.exists():
         return {}
-    sidecar = read_json(folder / SIDECAR)
+    sidecar = read_json(file)
     if sidecar.get("format") != 1:
-        raise CheckpointError(f"{SIDECAR}: expected format 1, got {sidecar.get('format')!r}; use a newer dare-models")
+        raise CheckpointError(f"{file.name}: expected format 1, got {sidecar.get('format')!r}; use a newer dare-models")
     return sidecar
 
 
-def original_fields(folder: Path) -> dict[str, Any]:
+def original_fields(folder: Path, sidecar: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of the original's config.json: that file, or what `write` kept of it beside a native one.
+
+    Args:
+        folder: holds config.json.
+        sidecar: what `write` wrote beside it.
 
     Raises:
         CheckpointError: a file is missing or damaged, or a native config.json says something else than it was written
             with.
     """
-    written, sidecar = read_config(folder), read_sidecar(folder)
+    written = read_config(folder)
     if sidecar.get("layout") != "native":
         return written
     for name in sorted(written.keys() | sidecar["native"].keys()):
@@ -287,12 +291,12 @@ def write(
             tokenizer.save_pretrained(folder)
         for file in folder.iterdir():  # safetensors keeps its files private; others may read the config, so these too
             file.chmod((folder / CONFIG).stat().st_mode)
-        verify(folder, family, family.config(original_fields(folder)))
+        verify(folder, family, family.config(original_fields(folder, sidecar)))
 
 
 def _plain(module: PreTrainedModel) -> dict[str, Any]:
     """The original's config fields as config.json would hold them."""
-    module.config.dtype = str(module.dtype).removeprefix("torch.")
+    module.config.dtype = dtype_name(module.dtype)
     module.config.architectures = [type(module).__name__]
     return json.loads(json.dumps(module.config.to_dict()))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 import os
 from collections.abc import Mapping
@@ -12,7 +11,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from dare_models import checkpoint, precision
+from dare_models import checkpoint, keyed, precision
 from dare_models.families import register
 from dare_models.families.autoregressive import AUTOREGRESSIVE
 from dare_models.families.family import Family
@@ -167,7 +166,5 @@ def _make_room(module: PreTrainedModel, mask_id: int, new: bool, seed: int) -> N
 
 def _typical(rows: Tensor, key: str) -> Tensor:
     """The mean row plus noise of a tenth of the spread, drawn by the key."""
-    digest = hashlib.sha256(key.encode()).digest()
-    generator = torch.Generator().manual_seed(int.from_bytes(digest[:7], "big"))
-    noise = torch.randn(rows.shape[1], generator=generator).to(rows)
+    noise = torch.randn(rows.shape[1], generator=keyed.generator(key)).to(rows)
     return rows.mean(0) + NOISE * rows.std() * noise

@@ -10,6 +10,7 @@ import torch
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from dare_models import checkpoint, precision
+from dare_models.dtypes import as_dtype
 from dare_models.families import family_for, register
 from dare_models.families.experts import compute_experts
 from dare_models.families.family import Family
@@ -61,7 +62,7 @@ def load(
     """
     register()
     check_device(device)
-    check_partition_dtype(precision.as_dtype(dtype))
+    check_partition_dtype(as_dtype(dtype))
     folder = checkpoint.locate(path)
     if (folder / checkpoint.ADAPTER).exists():
         from dare_models import lora  # noqa: PLC0415 (peft is an extra)
@@ -76,7 +77,8 @@ def load(
             block_length=block_length,
             verify=verify,
         )
-    fields = checkpoint.original_fields(folder)
+    sidecar = checkpoint.read_sidecar(folder / checkpoint.SIDECAR)
+    fields = checkpoint.original_fields(folder, sidecar)
     family = family_for(fields)
     if mask_token_id is not None:
         fields = {**fields, "mask_token_id": mask_token_id}
@@ -92,7 +94,7 @@ def load(
     compute_experts(precision.place(module, dtype, device), experts)
     lm = DiffusionLM(module.eval(), spec, tokenizer)
     lm.source = str(path)
-    lm.probe = checkpoint.read_sidecar(folder).get("probe")
+    lm.probe = sidecar.get("probe")
     if verify and lm.probe is not None and not is_partitioned(module):
         given = {"block_length": block_length, "mask_token_id": mask_token_id}
         check_probe(lm, lm.probe, chosen=[name for name, value in given.items() if value is not None])
@@ -118,7 +120,7 @@ def load_module(
         loaded: Any = family.model_class.from_pretrained(
             folder,
             config=config,
-            dtype=precision.as_dtype(dtype),
+            dtype=as_dtype(dtype),
             attn_implementation=backend,
             local_files_only=True,
             use_safetensors=True,

@@ -15,7 +15,6 @@ True
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import os
@@ -29,10 +28,12 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from dare_models import checkpoint, loading, precision
+from dare_models import checkpoint, keyed, loading
 from dare_models.checkpoint import CheckpointError
+from dare_models.dtypes import as_dtype, dtype_name
 from dare_models.lm import DiffusionLM
 from dare_models.partition import expect_whole, is_partitioned
+from dare_models.precision import place
 
 try:
     import peft
@@ -95,10 +96,10 @@ def attach(
         target_parameters=parameters or None,
         use_rslora=rank_stabilised,
     )
-    fingerprint = lm.fingerprint()
+    base = _hashed(lm)
     _inject(lm, config)
     _draw(lm.module, seed)
-    lm.base = {"sha256": fingerprint, "dtype": _dtype(lm)}
+    lm.base = base
     return lm
 
 
@@ -222,8 +223,8 @@ def load(
         CheckpointError: other base weights, adapter tensors that are missing or too many, or no base.
     """
     folder = Path(path)
-    written, sidecar = checkpoint.read_json(folder / checkpoint.ADAPTER), _read_sidecar(folder)
-    recorded: Mapping[str, str] | None = sidecar.get("base")
+    written = checkpoint.read_json(folder / checkpoint.ADAPTER)
+    recorded: Mapping[str, str] | None = checkpoint.read_sidecar(folder / SIDECAR).get("base")
     if isinstance(base, DiffusionLM):
         lm = base
     else:
@@ -241,15 +242,15 @@ def load(
             block_length=block_length,
             verify=verify,
         )
-    found = {"sha256": lm.fingerprint(), "dtype": _dtype(lm)}
+    found = _hashed(lm)
     if verify and recorded is not None and found != dict(recorded):
         raise CheckpointError(
             f"expected the base that the adapter was trained on (sha256 {recorded['sha256'][:12]}, "
             f"{recorded['dtype']}), got another (sha256 {found['sha256'][:12]}, {found['dtype']}) from "
             f"{lm.source or 'memory'}; pass base=… with the right one"
         )
-    if not isinstance(base, DiffusionLM) and precision.as_dtype(dtype) is not lm.dtype:
-        precision.place(lm.module, dtype, device)
+    if not isinstance(base, DiffusionLM) and as_dtype(dtype) is not lm.dtype:
+        place(lm.module, dtype, device)
     _inject(lm, peft.LoraConfig.from_pretrained(os.fspath(folder)))
     _fill(_adapter(lm), _read_weights(folder))
     lm.base = found if recorded is None else dict(recorded)
@@ -262,8 +263,9 @@ def _adapter(lm: DiffusionLM) -> PeftModel:
     return lm.adapter
 
 
-def _dtype(lm: DiffusionLM) -> str:
-    return str(lm.dtype).removeprefix("torch.")
+def _hashed(lm: DiffusionLM) -> dict[str, str]:
+    """What tells one base from another."""
+    return {"sha256": lm.fingerprint(), "dtype": dtype_name(lm.dtype)}
 
 
 def _targets(lm: DiffusionLM, targets: Sequence[str] | None) -> tuple[list[str], list[str]]:
@@ -301,9 +303,8 @@ def _draw(module: nn.Module, seed: int) -> None:
     """Draw every A from U(-1/sqrt(i), 1/sqrt(i)), as peft does, with a generator per name."""
     for name, parameter in module.named_parameters():
         if f".lora_A.{NAME}" in name:
-            digest = hashlib.sha256(f"{seed}/{name}".encode()).digest()
-            generator = torch.Generator().manual_seed(int.from_bytes(digest[:7], "big"))
             bound = 1 / math.sqrt(parameter.shape[-1])
+            generator = keyed.generator(f"{seed}/{name}")
             drawn = torch.rand(parameter.shape, generator=generator, dtype=torch.float64) * 2 - 1
             parameter.data.copy_(drawn * bound)
 
@@ -334,10 +335,6 @@ def _fill(adapter: PeftModel, tensors: dict[str, torch.Tensor]) -> None:
 def _read_weights(folder: Path) -> dict[str, torch.Tensor]:
     checkpoint.read_shard(folder / WEIGHTS)
     return load_file(folder / WEIGHTS)
-
-
-def _read_sidecar(folder: Path) -> dict[str, Any]:
-    return checkpoint.read_json(folder / SIDECAR) if (folder / SIDECAR).exists() else {}
 
 
 def _jsonable(value: object) -> object:

@@ -53,12 +53,14 @@ def weights_version(module: PreTrainedModel) -> int:
     Raises:
         ValueError: the parameters are partitioned, so that torch does not see their changes.
     """
-    parameters = dict(module.named_parameters())
-    expect_countable(parameters.values())
-    uncounted = {name for name, p in parameters.items() if p.is_inference() or (p.ndim == 3 and ".base_layer." in name)}
-    return hash(
-        tuple((p.data_ptr(), 0 if name in uncounted else p._version) for name, p in parameters.items())  # noqa: SLF001
-    )
+    parameters = list(module.named_parameters())
+    expect_countable(parameter for _, parameter in parameters)
+
+    def count(name: str, parameter: nn.Parameter) -> int:
+        uncounted = parameter.is_inference() or (parameter.ndim == 3 and ".base_layer." in name)
+        return 0 if uncounted else parameter._version  # noqa: SLF001
+
+    return hash(tuple((parameter.data_ptr(), count(name, parameter)) for name, parameter in parameters))
 
 
 def new_cache(module: PreTrainedModel, batch: int, capacity: int, version: int) -> PositionCache:

@@ -9,6 +9,8 @@ import torch
 from torch import nn
 from transformers.integrations.deepspeed import deepspeed_config, is_deepspeed_zero3_enabled
 
+from dare_models.dtypes import dtype_name
+
 __all__ = ["check_partition_dtype", "expect_countable", "expect_engine", "expect_whole", "is_partitioned"]
 
 SWITCHES = {"bf16": torch.bfloat16, "bfloat16": torch.bfloat16, "fp16": torch.float16}
@@ -34,10 +36,9 @@ def check_partition_dtype(dtype: torch.dtype) -> None:
     enabled = (kind for switch, kind in SWITCHES.items() if config.get(switch, {}).get("enabled") is True)
     wanted = next(enabled, torch.float32)
     if dtype is not wanted:
-        name = str(wanted).removeprefix("torch.")
         raise ValueError(
-            f"expected dtype={name!r}, in which the DeepSpeed config partitions the parameters, got "
-            f"{str(dtype).removeprefix('torch.')!r}; pass that, or change `bf16` or `fp16` of the DeepSpeed config"
+            f"expected dtype={dtype_name(wanted)!r}, in which the DeepSpeed config partitions the parameters, got "
+            f"{dtype_name(dtype)!r}; pass that, or change `bf16` or `fp16` of the DeepSpeed config"
         )
 
 
@@ -84,8 +85,7 @@ def expect_engine(module: nn.Module) -> None:
     Raises:
         ValueError: no hook brings the weights.
     """
-    hooks = any(vars(part)["_forward_pre_hooks"] for part in module.modules())
-    if is_partitioned(module) and not hooks:
+    if is_partitioned(module) and not any(vars(part)["_forward_pre_hooks"] for part in module.modules()):
         raise ValueError(
             "expected an engine around parameters that DeepSpeed has partitioned, got none; call this after "
             "`deepspeed.initialize`"

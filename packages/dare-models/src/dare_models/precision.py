@@ -1,4 +1,4 @@
-"""Floating-point types: names, and what float64 must mean."""
+"""What a floating-point type means for a module, float64 above all."""
 
 from __future__ import annotations
 
@@ -7,26 +7,10 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
+from dare_models.dtypes import as_dtype
 from dare_models.partition import check_partition_dtype, is_partitioned
 
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
-
-FLOATS = ("float64", "float32", "float16", "bfloat16")
-
-
-def as_dtype(dtype: str | torch.dtype) -> torch.dtype:
-    """Return a floating-point torch dtype by name.
-
-    Raises:
-        ValueError: unknown name.
-
-    >>> as_dtype("bfloat16")
-    torch.bfloat16
-    """
-    name = str(dtype).removeprefix("torch.")
-    if name not in FLOATS:
-        raise ValueError(f"expected `dtype` to be one of {list(FLOATS)}, got {dtype!r}")
-    return getattr(torch, name)
 
 
 def place(module: ModuleT, dtype: str | torch.dtype, device: str | torch.device) -> ModuleT:

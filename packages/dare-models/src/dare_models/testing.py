@@ -49,16 +49,27 @@ def family_conformance(family: str) -> tuple[str, ...]:
     return tuple(check.__name__ for check in CHECKS)
 
 
-def example(family: str, *, dtype: str = "float64", backend: str = "sdpa", seed: int = 0) -> DiffusionLM:
+def example(
+    family: str,
+    *,
+    alphabet: str = "0123456789+=>",
+    block_length: int | None = None,
+    dtype: str = "float64",
+    backend: str = "sdpa",
+    seed: int = 0,
+) -> DiffusionLM:
     """Return a tiny model whose weights are large enough for every path to matter (logits of order one).
 
     Args:
         family: its name.
+        alphabet: characters of its tokenizer.
+        block_length: positions per block; None takes the releases'.
         dtype: floating-point type.
         backend: attention implementation.
         seed: of the weights.
     """
-    lm = tiny(family, tokenizer=tiny_tokenizer("0123456789+=>"), seed=seed, dtype=dtype, backend=backend)
+    tokenizer = tiny_tokenizer(alphabet)
+    lm = tiny(family, tokenizer=tokenizer, block_length=block_length, seed=seed, dtype=dtype, backend=backend)
     with torch.no_grad():
         for parameter in lm.module.parameters():
             if parameter.dim() > 1:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
-
 import torch
 from torch import nn
 from transformers import PreTrainedTokenizerBase
 
-from dare_models import precision
+from dare_models import keyed, precision
 from dare_models.families import get_family, register
 from dare_models.families.family import TinySize
 from dare_models.lm import DiffusionLM
@@ -76,7 +74,5 @@ def _fill(module: nn.Module, seed: int, std: float = 0.02) -> None:
     for name, parameter in module.named_parameters():
         if parameter.dim() < 2:
             continue
-        digest = hashlib.sha256(f"{seed}/{name}".encode()).digest()
-        generator = torch.Generator().manual_seed(int.from_bytes(digest[:7], "big"))
         with torch.no_grad():
-            parameter.copy_(torch.randn(parameter.shape, generator=generator) * std)
+            parameter.copy_(torch.randn(parameter.shape, generator=keyed.generator(f"{seed}/{name}")) * std)

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 from queue import SimpleQueue
@@ -174,14 +174,7 @@ def reached_level(python: str | None = None) -> Level | None:
 def _settings(python: str, level: Level, limits: Limits, slot: int) -> dict[str, Any]:
     """What the supervisor needs beside the job: as root every slot has a user of its own, for limits count by user."""
     user = FIRST_USER + (os.getpid() * 8 + slot) % USERS if os.getuid() == 0 else None
-    numbers = {
-        "cpu_seconds": limits.cpu_seconds,
-        "memory": limits.memory,
-        "processes": limits.processes,
-        "file": limits.file,
-        "disk": limits.disk,
-    }
-    return {"python": python, "level": level, "user": user, **numbers}
+    return {"python": python, "level": level, "user": user, **asdict(limits)}
 
 
 def _supervise(job: dict[str, Any], seconds: float) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from dare_eval.verify.countdown import countdown as countdown
 from dare_eval.verify.digits import digits as digits
 from dare_eval.verify.gsm8k import gsm8k as gsm8k
 from dare_eval.verify.gsm8k import gsm8k_label as gsm8k_label
+from dare_eval.verify.layout import boxed_answer as boxed_answer
 from dare_eval.verify.layout import reasoned_answer as reasoned_answer
 from dare_eval.verify.math import MathVerifier as MathVerifier
 from dare_eval.verify.math import math as math
@@ -27,6 +28,7 @@ __all__ = [
     "Status",
     "Verdict",
     "Visible",
+    "boxed_answer",
     "choice",
     "code_cases",
     "code_streams",

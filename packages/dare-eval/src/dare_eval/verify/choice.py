@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from dare_eval.verify.boxes import last_box
+from dare_eval.verify.tags import last_answer
 from dare_eval.verify.verdict import Verdict
 
 __all__ = ["VERSION", "choice"]
@@ -13,21 +14,40 @@ VERSION: Final = "choice/1"
 WINDOW: Final = 20_000
 """Only this many characters at the end are read: a letter said long before is no final answer."""
 
-_OPENERS: Final = r"[\s*_(\[{$\"'`]*(?:\\(?:text|mathrm|mathbf|boxed)\{)?\(?"
-_PHRASE: Final = re.compile(
-    rf"(?:answer|choice|option|choose|select|pick)(?:\s+is|\s+would\s+be|\s*:|\s+should\s+be)*\s*:?{_OPENERS}"
-    r"(?:option\s+|choice\s+)?([A-Za-z])(?![\w'’])",
-    re.IGNORECASE,
+# Marks that carry no meaning become one space before anything is matched, so no pattern below meets two in a row.
+_MARKS: Final = re.compile(r"(?:\\(?:text|textbf|mathrm|mathbf|boxed|fbox|left|right|[,;:!()\[\]])|[*`$\"“”{}\s])+")
+_WORD: Final = r"[^\W\u4e00-\u9fff]"
+_LETTER: Final = rf"(?P<open>[(\['‘]? ?)(?P<letter>[A-Za-z])(?!{_WORD}|['’]\w)"
+_IS: Final = r"(?: (?:is|would be|should be|must be))?(?: ?[:：=-])?(?: (?:option|choice|letter))? ?"
+_PHRASES: Final = (
+    re.compile(rf"\banswer{_IS}{_LETTER}", re.IGNORECASE),
+    re.compile(
+        rf"\b(?:option|choice)(?: (?:is|would be|should be|must be)| ?[:=])(?: option)? ?{_LETTER}", re.IGNORECASE
+    ),
+    re.compile(rf"\b(?:choose|select|pick)(?: (?:option|choice|letter|answer))? {_LETTER}", re.IGNORECASE),
+    re.compile(rf"(?:答案|选择?)[是为]? ?[:：]? ?{_LETTER}"),
+    re.compile(
+        rf"(?<!{_WORD})(?<!['’])(?P<open>[(\[]? ?)(?P<letter>[A-Z])[)\]]? (?:is|was)(?: the)?"
+        r"(?: (?:only|most|single))? (?:correct|right|best|better|answer|true)\b"
+    ),
 )
-_SECOND: Final = re.compile(r"[\s*_)\]}.\"'`]{0,4}(?:or|and|/|,|&)[\s*_(\[{\"'`]{0,4}([A-Z])(?![\w'’])")
-_ALONE: Final = re.compile(r"(?<![\w'’])\(?([A-Z])(?![\w'’])(?=[\s)\].,:;*!]|$)")
+_SECOND: Final = re.compile(rf"[)\].' ]{{0,3}}(?:or|and|nor|/|&) ?[(\[']?([A-Z])(?!{_WORD}|['’]\w)")
+_LISTED: Final = re.compile(r"[)\].' ]{0,3}[,;] ?[(\[']?([A-Z])[)\]']?(?= ?(?:[.,;!]|$|or\b|and\b))")
+_ALONE: Final = re.compile(rf"(?<!{_WORD})(?<!['’])([A-Z])(?!{_WORD}|['’]\w)(?=[ )\].,:;!/']|$)")
+_DENIED: Final = re.compile(
+    r"(?:\b(?:not|nor|neither|never|except|than)|n['’]t(?: be)?)(?: (?:option|choice))? [(\[]?$"
+)
+_REFUTED: Final = re.compile(
+    r"[)\]]? (?:is|was)(?: (?:not|never)|n['’]t| (?:also |clearly )?(?:wrong|incorrect|false)\b)"
+)
 
 
 def choice(completion: str, answer: str, options: Sequence[str] = ("A", "B", "C", "D")) -> Verdict:
     """Judge the letter that a completion settles on.
 
-    In this order: the last closed box; the letter behind the last "answer is", "answer:", "choose", …; a letter that
-    alone is named at all. Two letters in one answer, or several named without such a phrase, are ambiguous.
+    In this order: the last closed box, or else the last `<answer>` pair; the letter of the last "answer is", "choose",
+    "… is correct" and the like; a letter that alone is named at all, not counting those that are denied. Two letters in
+    one answer, or several named without such a phrase, are ambiguous.
 
     Args:
         completion: text before the first end token.
@@ -35,50 +55,83 @@ def choice(completion: str, answer: str, options: Sequence[str] = ("A", "B", "C"
         options: the letters to choose from, upper case.
 
     Raises:
-        ValueError: for an answer that is no option.
+        ValueError: for an answer that is no option, or options that are no upper-case letters.
 
     >>> choice("Both A and B look right. The answer is (b).", "B").correct
     True
     >>> choice("A or B", "B").status
     'ambiguous'
     """
-    if answer not in options:
-        raise ValueError(f"expected an answer of {list(options)}, got {answer!r}")
+    if answer not in options or not all(re.fullmatch("[A-Z]", option) for option in options):
+        raise ValueError(f"expected an answer of the upper-case letters {list(options)}, got {answer!r}")
     text = completion[-WINDOW:]
-    box = last_box(text)
-    letter = None if box is None else re.sub(r"\\text\s*\{|[(){}.\s]", "", box)
-    if letter is None or len(letter) != 1:
-        phrases = list(_PHRASE.finditer(text))
-        phrase = phrases[-1] if phrases else None
-        if phrase is None:
-            return _only(text, answer, options)
-        letter = phrase[1]
-        second = _SECOND.match(text, phrase.end())
-        if second is not None and second[1] in options and second[1] != letter.upper():
-            return Verdict.ambiguous(f"names {letter.upper()} and {second[1]}", pred=phrase[0] + second[0])
-    letter = letter.upper()
+    marked = last_box(text)
+    marked = last_answer(text) if marked is None else marked
+    if marked is not None:
+        found = re.match(_LETTER, _plain(marked))
+        if found is not None and not _is_word(found):
+            return _settle(found, answer, options)
+    plain = _plain(text)
+    phrases = [match for pattern in _PHRASES for match in pattern.finditer(plain) if _says(match)]
+    if phrases:
+        return _settle(max(phrases, key=lambda match: match.start("letter")), answer, options)
+    return _only(plain, answer, options)
+
+
+def _plain(text: str) -> str:
+    return _MARKS.sub(" ", text).strip()
+
+
+def _says(match: re.Match[str]) -> bool:
+    """Whether a phrase names a letter: no article or pronoun, and nothing that is denied."""
+    return (
+        not _is_word(match) and _DENIED.search(match.string[max(0, match.start() - 20) : match.start("open")]) is None
+    )
+
+
+def _is_word(match: re.Match[str]) -> bool:
+    """Whether a lone a, A or I is the English word: no bracket before it, something in lower case behind it."""
+    letter, following = match["letter"], match.string[match.end("letter") : match.end("letter") + 2]
+    return letter in "aiI" and not match["open"].strip() and re.fullmatch(r" [a-z]", following) is not None
+
+
+def _settle(found: re.Match[str], answer: str, options: Sequence[str]) -> Verdict:
+    """The letter that was found, unless a second one follows it."""
+    letter = found["letter"].upper()
     if letter not in options:
         return Verdict.unparsable(f"{letter} is none of {', '.join(options)}")
+    end = found.end("letter")
+    for pattern in (_SECOND, _LISTED):
+        second = pattern.match(found.string, end)
+        if second is not None and second[1] in options and second[1] != letter:
+            return Verdict.ambiguous(
+                f"names {letter} and {second[1]}", pred=found[0] + found.string[end : second.end()]
+            )
     return _judge(letter, answer)
 
 
-def _only(text: str, answer: str, options: Sequence[str]) -> Verdict:
-    """Without a phrase: the only letter named."""
-    named = {match[1] for match in _ALONE.finditer(text) if match[1] in options and not _is_word(text, match)}
-    stripped = text.strip(" \n\t.()*")
-    if len(stripped) == 1 and stripped.upper() in options:
-        named = {stripped.upper()}
+def _only(plain: str, answer: str, options: Sequence[str]) -> Verdict:
+    """Without a phrase: the only letter that is named and not denied."""
+    bare = plain.strip(" .()")
+    if len(bare) == 1 and bare.upper() in options:
+        return _judge(bare.upper(), answer)
+    named = {match[1] for match in _ALONE.finditer(plain) if match[1] in options and _stands(match)}
     if not named:
         return Verdict.unparsable("names no option")
     if len(named) > 1:
-        return Verdict.ambiguous(f"names {', '.join(sorted(named))} and settles on none", pred=text[-80:])
+        return Verdict.ambiguous(f"names {', '.join(sorted(named))} and settles on none", pred=plain[-80:])
     return _judge(named.pop(), answer)
 
 
-def _is_word(text: str, match: re.Match[str]) -> bool:
-    """Whether a lone A or I is the English word: something in lower case follows."""
-    following = text[match.end() : match.end() + 2]
-    return match[1] in "AI" and len(following) == 2 and following[0] in " '’" and following[1].islower()
+def _stands(match: re.Match[str]) -> bool:
+    """Whether a lone letter is named as an option: neither an English word nor denied."""
+    before, after = (
+        match.string[max(0, match.start() - 20) : match.start()],
+        match.string[match.end() : match.end() + 20],
+    )
+    if match[1] in "AI" and re.match(r" [a-z]|['’]", after) and not re.match(r" (?:or|and|nor|is|was)\b", after):
+        return False
+    return _DENIED.search(before) is None and _REFUTED.match(after) is None
 
 
 def _judge(letter: str, answer: str) -> Verdict:

@@ -16,7 +16,7 @@ LONGEST: Final = 100_000
 
 _FENCE: Final = re.compile(r"```[ \t]*(?:python|py|Python)?[ \t]*\r?\n(.*?)```", re.DOTALL)
 _LOOKS_LIKE_CODE: Final = re.compile(
-    r"^\s*(?:def |class |import |from \w+ import |return\b|print\(|\w+ *[-+*/]?= |for |if |while )", re.MULTILINE
+    r"^[ \t]*(?:def |class |import |from \w+ import |return\b|print\(|\w+ *[-+*/]?= |for |if |while )", re.MULTILINE
 )
 
 
@@ -26,8 +26,8 @@ def extract_code(completion: str, entry_point: str | None = None) -> str | None:
     What stands between `[BEGIN]` and `[DONE]`; else of the fenced blocks the last that defines the entry point, the
     last that defines anything, the last; else the whole text, if it looks like code.
 
-    >>> extract_code("Here: ```python\\ndef f():\\n    return 1\\n```", "f")
-    'def f():\\n    return 1\\n'
+    >>> extract_code("Here: ```python\ndef f():\n    return 1\n```", "f")
+    'def f():\n    return 1\n'
     """
     text = completion[:LONGEST]
     if "[BEGIN]" in text:

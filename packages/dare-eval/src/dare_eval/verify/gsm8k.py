@@ -4,7 +4,7 @@ from fractions import Fraction
 from typing import Final, Literal
 
 from dare_eval.verify.boxes import last_box
-from dare_eval.verify.numbers import first_number, last_number, number
+from dare_eval.verify.numbers import alternatives, first_number, last_number, number
 from dare_eval.verify.verdict import Verdict
 
 __all__ = ["VERSION", "gsm8k", "gsm8k_label"]
@@ -49,6 +49,8 @@ def gsm8k(completion: str, answer: str, *, mode: Literal["strict", "flexible"] =
         missing = "no closed box" if mode == "strict" else "no number"
         return Verdict.unparsable(missing if pred is None else "empty box")
     value = number(pred)
+    if several := alternatives(pred):
+        return Verdict.ambiguous(f"names {' and '.join(several)}", pred=pred)
     if value is None:
         return Verdict.wrong("not a number", pred=pred)
     if value != expected:

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from transformers import (
     LlamaConfig,
     LlamaForCausalLM,
     PreTrainedConfig,
+    PreTrainedModel,
     PreTrainedTokenizerBase,
     Qwen2Config,
     Qwen2ForCausalLM,
@@ -208,63 +210,27 @@ def described(facts: Facts, config: PreTrainedConfig, tokenizer: PreTrainedToken
     return own.describe(config, tokenizer)
 
 
-def describe_llama(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase | None) -> ModelSpec:
-    """Return the spec of a Llama."""
-    return described(LLAMA_FACTS, config, tokenizer)
+def _family(facts: Facts, model_class: type[PreTrainedModel], release: Mapping[str, Any]) -> Family:
+    """A family of converted models: stock names, and the checkpoint's own attention, blocks and shift."""
+
+    def tiny_fields(size: TinySize, tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
+        common = common_tiny_fields(size, tokenizer)
+        return {**release, **{name: value for name, value in common.items() if name != "head_dim" or name in release}}
+
+    config_class: Any = model_class.config_class
+    return Family(
+        name=facts.family,
+        config_class=config_class,
+        model_class=model_class,
+        renamings=(),
+        describe=partial(described, facts),
+        tiny_fields=tiny_fields,
+        block_field="block_length",
+    )
 
 
-def describe_qwen2(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase | None) -> ModelSpec:
-    """Return the spec of a Qwen2."""
-    return described(QWEN2_FACTS, config, tokenizer)
-
-
-def describe_qwen3(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase | None) -> ModelSpec:
-    """Return the spec of a Qwen3."""
-    return described(QWEN3_FACTS, config, tokenizer)
-
-
-def tiny_llama(size: TinySize, tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
-    """Return config.json of a small Llama."""
-    return {**LLAMA_3_1B, **common_tiny_fields(size, tokenizer)}
-
-
-def tiny_qwen2(size: TinySize, tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
-    """Return config.json of a small Qwen2."""
-    common = common_tiny_fields(size, tokenizer)
-    del common["head_dim"]
-    return {**QWEN2_05B, **common}
-
-
-def tiny_qwen3(size: TinySize, tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
-    """Return config.json of a small Qwen3."""
-    return {**QWEN3_06B, **common_tiny_fields(size, tokenizer)}
-
-
-LLAMA = Family(
-    name="llama",
-    config_class=DiffusionLlamaConfig,
-    model_class=DiffusionLlamaForCausalLM,
-    renamings=(),
-    describe=describe_llama,
-    tiny_fields=tiny_llama,
-    block_field="block_length",
+AUTOREGRESSIVE: tuple[Family, ...] = (
+    _family(LLAMA_FACTS, DiffusionLlamaForCausalLM, LLAMA_3_1B),
+    _family(QWEN2_FACTS, DiffusionQwen2ForCausalLM, QWEN2_05B),
+    _family(QWEN3_FACTS, DiffusionQwen3ForCausalLM, QWEN3_06B),
 )
-QWEN2 = Family(
-    name="qwen2",
-    config_class=DiffusionQwen2Config,
-    model_class=DiffusionQwen2ForCausalLM,
-    renamings=(),
-    describe=describe_qwen2,
-    tiny_fields=tiny_qwen2,
-    block_field="block_length",
-)
-QWEN3 = Family(
-    name="qwen3",
-    config_class=DiffusionQwen3Config,
-    model_class=DiffusionQwen3ForCausalLM,
-    renamings=(),
-    describe=describe_qwen3,
-    tiny_fields=tiny_qwen3,
-    block_field="block_length",
-)
-AUTOREGRESSIVE: tuple[Family, ...] = (LLAMA, QWEN2, QWEN3)

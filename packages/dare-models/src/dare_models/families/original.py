@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NoReturn, cast
 
+from dare_models.dtypes import as_dtype, dtype_name
+
 # What transformers adds to the fields while it reads a file.
 HOW_IT_WAS_READ = (
     *("name_or_path", "_name_or_path", "_commit_hash", "attn_implementation", "_attn_implementation"),
@@ -124,7 +126,7 @@ class OriginalConfig:
         written["architectures"] = config.architectures
         if config.dtype is not None:
             for name in [name for name in DTYPE_FIELDS if name in written] or DTYPE_FIELDS[:1]:
-                written[name] = str(config.dtype).removeprefix("torch.")
+                written[name] = dtype_name(as_dtype(config.dtype))
         return written
 
     def to_diff_dict(self) -> dict[str, Any]:
