@@ -238,7 +238,8 @@ def lock(session: nox.Session) -> None:
     """Resolve anew and export constraints/*.txt; `-- --upgrade` takes the newest of everything."""
     session.run("uv", "lock", *session.posargs)
     plain = ["--no-emit-workspace", "--no-hashes", "--no-annotate", "--no-header"]
-    for name, choice in {"dev": "--group=dev", "vllm": "--extra=vllm", "opencompass": "--extra=opencompass"}.items():
+    extras = {name: f"--extra={name}" for name in ("vllm", "opencompass", "lm-eval")}
+    for name, choice in {"dev": "--group=dev", **extras}.items():
         path = Path("constraints", f"{name}.txt")
         session.run("uv", "export", "-q", "--frozen", "--all-packages", choice, *plain, "-o", str(path), silent=True)
         pins = path.read_text(encoding="utf-8")

@@ -35,6 +35,11 @@ def test_identity_is_filled_in(protocol: Callable[..., Protocol]) -> None:
         {"temperature": 0.5},
         {"sampler": ThresholdSampler(gen_length=8, block_length=4)},
         {"eos": "suppress"},
+        {"shots": 1},
+        {"samples": 2},
+        {"stop": [">"]},
+        {"chat": True, "system": "Be brief."},
+        {"likelihood": {"draws": 64}},
         {"task_version": "0", "dataset": "x", "verifier": "digits/1"},
     ],
     ids=str,
@@ -55,7 +60,12 @@ def test_hash_is_over_the_whole_protocol(protocol: Callable[..., Protocol]) -> N
         ({"template": "sort it"}, "expected a template with {prompt}"),
         ({"n": 0}, "greater than or equal to 1"),
         ({"options": {"digits": 1}, "n": 50}, "too few test problems"),
-        ({"shots": 3}, "Extra inputs"),
+        ({"shot": 3}, "Extra inputs"),
+        ({"system": "Be brief."}, "`system`: expected it with `chat` only"),
+        ({"mode": "likelihood"}, "no answers to choose from; use mode 'generate'"),
+        ({"stop": [""]}, "`stop`: expected texts, got an empty one"),
+        ({"data": "."}, "`data`: task 'sort' makes its problems itself"),
+        ({"likelihood": {"draws": 100}}, "`draws`: expected a multiple of `replicates` = 16; take 96"),
     ],
     ids=str,
 )
@@ -68,7 +78,7 @@ def test_items_refuse_another_version_of_the_task(protocol: Callable[..., Protoc
     made = protocol()
     with pytest.raises(ValueError, match="`task_version` '0' of task 'sort', installed is '1'"):
         made.model_copy(update={"task_version": "0"}).items()
-    with pytest.raises(ValueError, match="changed without a new version"):
+    with pytest.raises(ValueError, match="if the task was changed, raise its `version`"):
         made.model_copy(update={"dataset": "0" * 64}).items()
 
 
@@ -194,7 +204,7 @@ def test_a_record_of_an_older_protocol_can_be_saved_again(protocol: Callable, re
 
 def test_a_problem_counts_once(protocol: Callable, record: Callable) -> None:
     made = record(protocol(), MIXED)
-    with pytest.raises(ValidationError, match="expected 10 rows with different uids, got 10 with 9"):
+    with pytest.raises(ValidationError, match="expected 10 rows with different uids, 1 of each, got 10 with 9"):
         Record(**dict(made) | {"rows": (*made.rows[:-1], made.rows[-2])})
 
 

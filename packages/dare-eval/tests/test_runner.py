@@ -13,7 +13,7 @@ import torch
 
 import dare_models
 from dare_eval import LladaSampler, NotComparable, Progress, Protocol, Record, ThresholdSampler, compare, evaluate
-from dare_eval.runner import _batches
+from dare_eval.engine import batches
 
 pytestmark = pytest.mark.wheel
 
@@ -73,7 +73,7 @@ class _Scripted:
     level, mask_id, eos_ids, pad_id, vocab_size = 2, 12, (11,), 11, 13
     attention, block_length, left_context = "full", None, 0
     device, dtype = torch.device("cpu"), torch.float32
-    spec = SimpleNamespace(max_positions=64)
+    spec = SimpleNamespace(max_positions=64, attention="full", block_length=None)
 
     def __init__(self, lengths: dict[tuple[int, ...], int]) -> None:
         self.module = torch.nn.Identity()
@@ -90,7 +90,7 @@ class _Scripted:
         return ["0123456789>".index(character) for character in text]
 
     def decode(self, ids: list[int], *, specials: bool = False) -> str:
-        return "".join("0123456789>"[i] for i in ids)
+        return "".join("0123456789>$_"[i] for i in ids)
 
     def fingerprint(self) -> str:
         return "scripted"
@@ -108,6 +108,8 @@ def test_speed_counts_useful_tokens_and_true_forwards() -> None:
     record = evaluate(cast(Any, model), made, batch_size=3)
     assert [row.tokens for row in record.rows] == useful
     assert [row.nfe for row in record.rows] == [4, 12, 4]
+    assert [row.committed for row in record.rows] == [4, 12, 4]
+    assert record.tokens_per_forward == 1
     assert [row.correct for row in record.rows] == [False, False, None]
     assert (record.tokens, record.forwards, record.truncated) == (13, 12, 0)
     assert record.seconds >= 12 * 0.01
@@ -118,7 +120,8 @@ def test_progress_reaches_the_end_and_counts(model: Any, protocol: Callable[...,
     seen: list[Progress] = []
     record = evaluate(model, protocol(n=10, temperature=1.0), batch_size=4, on_progress=seen.append)
     assert [one.done for one in seen] == [3, 6, 10]
-    assert seen[-1] == Progress(done=10, total=10, correct=record.correct, unparsable=record.unparsable)
+    counts = {"correct": record.correct, "unparsable": record.unparsable, "tokens": record.tokens}
+    assert seen[-1] == Progress(done=10, total=10, **counts, seconds=record.seconds)
 
 
 def test_special_tokens_are_judged(model: Any, protocol: Callable[..., Protocol], monkeypatch: Any) -> None:
@@ -127,9 +130,13 @@ def test_special_tokens_are_judged(model: Any, protocol: Callable[..., Protocol]
     answer = made.items()[0].answer
     ids = [*model.encode(answer[:4]), model.tokenizer.convert_tokens_to_ids("<|user|>"), *model.encode(answer[4:])]
     output = SimpleNamespace(
-        completions=torch.tensor([ids]), completion_mask=torch.ones(1, 9, dtype=torch.bool), row_nfe=[1], nfe=1
+        completions=torch.tensor([ids]),
+        completion_mask=torch.ones(1, 9, dtype=torch.bool),
+        step_map=torch.zeros(1, 9, dtype=torch.int32),
+        row_nfe=[1],
+        nfe=1,
     )
-    monkeypatch.setattr("dare_eval.runner.generate", lambda *_, **__: output)
+    monkeypatch.setattr("dare_eval.engine.generate", lambda *_, **__: output)
     row = evaluate(model, made).rows[0]
     assert (row.completion, row.correct) == (f"{answer[:4]}<|user|>{answer[4:]}", False)
 
@@ -172,7 +179,7 @@ def test_nothing_global_is_touched(model: Any, protocol: Callable[..., Protocol]
         ({}, 0, "`batch_size`: expected at least 1, got 0"),
         ({"steps": 3}, 4, "`steps`=3 is no multiple of the 2 blocks"),
         ({"template": "Sort: {prompt}"}, 4, "alphabet"),
-        ({"template": "1" * 1100 + "{prompt}"}, 4, "within the model's 1024 positions, got 1109 \\+ 8"),
+        ({"template": "1" * 1100 + "{prompt}"}, 4, "expected a question of at most 1016 tokens, .* got 1109"),
     ],
     ids=str,
 )
@@ -190,9 +197,9 @@ def test_chat_template(model: Any, protocol: Callable[..., Protocol]) -> None:
 @pytest.mark.parametrize(("n", "size", "expected"), [(10, 4, [3, 3, 4]), (8, 4, [4, 4]), (3, 256, [3]), (1, 1, [1])])
 def test_batches_are_equal_and_longest_first(n: int, size: int, expected: list[int]) -> None:
     prompts = [[0] * (1 + i % 3) for i in range(n)]
-    batches = list(_batches(prompts, size))
-    assert [len(batch) for batch in batches] == expected
-    flat = [i for batch in batches for i in batch]
+    made = list(batches([len(prompt) for prompt in prompts], size))
+    assert [len(batch) for batch in made] == expected
+    flat = [i for batch in made for i in batch]
     assert sorted(flat) == list(range(n))
     lengths = [len(prompts[i]) for i in flat]
     assert lengths == sorted(lengths, reverse=True)

@@ -10,8 +10,9 @@ from typing import cast
 import numpy as np
 import pytest
 
-from dare_eval.tasks import SPLITS, GeneratedTask, get_task, names, split_of, uid_of
+from dare_eval.tasks import SPLITS, GeneratedTask, get_task, split_of, uid_of
 from dare_eval.tasks.draws import Draws
+from dare_eval.tasks.registry import TASKS
 from dare_eval.tasks.sudoku4 import solutions
 from dare_eval.testing import check_task
 
@@ -20,6 +21,7 @@ OPTIONS = [
     ("addition", {"digits": 2, "padded": True}),
     ("countdown", {"numbers": 5, "allow_subset": True, "allow_unary_minus": True}),
     ("sudoku4", {"blanks": 10}),
+    ("sudoku9", {"blanks": 50}),
 ]
 
 # prompts of generate("test", 3, seed=7): a change here needs a new version of the task
@@ -28,11 +30,16 @@ PINNED = {
     "countdown": ["22,22,13=13>", "8,1,24=33>", "8,1,10=18>"],
     "sort": ["44682238>", "05413678>", "94532059>"],
     "sudoku4": ["1040203130240013>", "0031132030420403>", "2103431004210200>"],
+    "sudoku9": [
+        "920500614406030005080061300000007001165203900009150402058000207340709850090600043>",
+        "203701890010096004069234000500000300021567000900312507402170000650429070030005009>",
+        "957406000068000975000000000009647318300500607074310500800250700796034001015709004>",
+    ],
 }
 
 
 @pytest.mark.wheel
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", [task.name for task in TASKS])
 def test_conformance(name: str) -> None:
     check_task(get_task(name))
 
@@ -43,12 +50,12 @@ def test_conformance_with_options(name: str, options: dict) -> None:
 
 
 @pytest.mark.wheel
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", [task.name for task in TASKS])
 def test_items_of_a_version_are_pinned(name: str) -> None:
     assert [item.prompt for item in get_task(name).generate("test", 3, 7)] == PINNED[name]
 
 
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", [task.name for task in TASKS])
 def test_splits_stay_disjoint_for_many_items(name: str) -> None:
     task = get_task(name)
     prompts = {s: {i.uid for seed in (0, 1) for i in task.generate(s, 200, seed)} for s in SPLITS}
@@ -175,6 +182,10 @@ def test_long_sorts_have_a_chance_too() -> None:
         ("sort", {"digits": True}, "expected int, got True"),
         ("sort", {"digits": 0}, "`digits`: expected 1 to 64, got 0"),
         ("sudoku4", {"blanks": 11}, "`blanks`: expected 1 to 10, got 11"),
+        ("sudoku9", {"blanks": 51}, "`blanks`: expected 1 to 50, got 51"),
+        ("gsm8k", {"promt": "plain"}, "no option 'promt'; did you mean prompt"),
+        ("gsm8k", {"prompt": "plian"}, "no prompt 'plian'; did you mean plain"),
+        ("gsm8k", {"only": 3}, "option `only` of task 'gsm8k': expected a text, got 3"),
         ("countdown", {"numbers": 7}, "`numbers`: expected 2 to 6, got 7"),
         ("nowhere.to:Be", {}, "cannot import task 'nowhere.to:Be'"),
         ("json:loads", {}, "expected a subclass of GeneratedTask"),

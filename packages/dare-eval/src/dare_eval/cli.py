@@ -2,8 +2,10 @@
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,10 +17,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Column, Table
 
 from dare_eval.comparison import Comparison, compare
+from dare_eval.presets import preset_names, preset_sheet
 from dare_eval.protocol import Protocol
-from dare_eval.record import Record, first_error, refuse_overwrite
-from dare_eval.sampling import LladaSampler, SamplerSettings, ThresholdSampler
-from dare_eval.tasks import get_task, names
+from dare_eval.record import UNDECIDED, Record, first_error, refuse_overwrite, write_text
+from dare_eval.tasks import get_task
+from dare_eval.tasks.benchmark import sheet, sheet_names
+from dare_eval.tasks.registry import TASKS
 
 __all__ = ["app", "commands"]
 
@@ -58,25 +62,48 @@ def _one_line(error: Exception) -> str | None:
 @commands.command()
 def run(
     task: Annotated[str, typer.Argument(help="A task's name (see `dare-eval tasks`) or package.module:Class.")],
-    model: Annotated[Path, typer.Option(help="Folder of the checkpoint.")],
-    n: Annotated[int, typer.Option("--n", help="Number of problems.")] = 1000,
-    split: Annotated[str, typer.Option(help="train, validation or test.")] = "test",
-    seed: Annotated[int, typer.Option(help="Of the problems and the sampler.")] = 0,
+    model: Annotated[str, typer.Option(help="Folder of the checkpoint or adapter, or a hub id.")],
+    preset: Annotated[
+        str | None,
+        typer.Option("--protocol", help="A preset (see `dare-eval protocols`), changed by what follows [dare-core]."),
+    ] = None,
+    n: Annotated[int | None, typer.Option("--n", help="Number of problems (default: all, or 1000).")] = None,
+    split: Annotated[str | None, typer.Option(help="train, validation or test (default).")] = None,
+    seed: Annotated[int | None, typer.Option(help="Of the problems and the sampler (default: 0).")] = None,
     gen_length: Annotated[
-        int | None, typer.Option(help="Positions to generate (default: the task's longest answer).")
+        int | None, typer.Option(help="Positions to generate (default: what the task's answers need).")
     ] = None,
     block_length: Annotated[int | None, typer.Option(help="Positions denoised together (default: all).")] = None,
     steps: Annotated[int | None, typer.Option(help="Denoising forwards (default: one per position).")] = None,
     threshold: Annotated[
         float | None, typer.Option(help="Commit all above this confidence (tau, at most 1), instead of --steps.")
     ] = None,
-    temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
-    template: Annotated[str, typer.Option(help="Text around the problem.")] = "{prompt}",
-    chat: Annotated[bool, typer.Option("--chat", help="Use the chat template.")] = False,
-    eos: Annotated[str, typer.Option(help="allow, or suppress end tokens.")] = "allow",
+    sampler: Annotated[
+        str | None, typer.Option(help="core, family, or a preset of dare-samplers with --set; instead of the above.")
+    ] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="Argument of --sampler, key=value; may be repeated.")
+    ] = None,
+    temperature: Annotated[float | None, typer.Option(help="0 is greedy.")] = None,
+    template: Annotated[str | None, typer.Option(help="Text around the problem, with {prompt} in it.")] = None,
+    chat: Annotated[bool | None, typer.Option("--chat/--no-chat", help="Use the chat template.")] = None,
+    system: Annotated[str | None, typer.Option(help="System message, with --chat.")] = None,
+    shots: Annotated[int | None, typer.Option(help="Solved problems shown before the question.")] = None,
+    mode: Annotated[str | None, typer.Option(help="generate, or likelihood for multiple choice.")] = None,
+    samples: Annotated[int | None, typer.Option(help="Completions per problem.")] = None,
+    stop: Annotated[list[str] | None, typer.Option(help="A completion ends before this text; may be repeated.")] = None,
+    eos: Annotated[str | None, typer.Option(help="allow, or suppress end tokens.")] = None,
     options: Annotated[list[str] | None, typer.Option(help="Task option, key=value; may be repeated.")] = None,
+    likelihood: Annotated[
+        list[str] | None, typer.Option(help="Setting of likelihood mode, key=value; may be repeated.")
+    ] = None,
+    data: Annotated[Path | None, typer.Option(help="Folder with a benchmark's rows, in place of the hub.")] = None,
     out: Annotated[Path | None, typer.Option(help="Write the score record here.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing record.")] = False,
+    cache: Annotated[Path | None, typer.Option(help="Folder of finished rows: a stopped run goes on.")] = None,
+    workers: Annotated[int | None, typer.Option(help="Evaluate with so many workers on Ray.")] = None,
+    gpus: Annotated[float, typer.Option(help="Of each worker.")] = 0,
+    address: Annotated[str | None, typer.Option(help="Of a running Ray cluster; else one is started.")] = None,
     batch_size: Annotated[int, typer.Option(help="Rows decoded together; does not change the score.")] = 256,
     device: Annotated[str, typer.Option(help="cpu, cuda, …")] = "cpu",
     dtype: Annotated[str, typer.Option(help="float32, bfloat16, …")] = "float32",
@@ -84,22 +111,44 @@ def run(
     """Score a checkpoint on a task."""
     if out is not None:
         refuse_overwrite(out, force)
-    chosen = _options(options or [])
-    length = get_task(task, chosen).max_answer_chars if gen_length is None else gen_length
-    protocol = Protocol.model_validate(
-        {
-            "task": task,
-            "options": chosen,
-            "split": split,
-            "n": n,
-            "seed": seed,
-            "template": template,
-            "chat": chat,
-            "eos": eos,
-            "sampler": _sampler(length, block_length, steps, threshold, temperature),
-        }
-    )
-    record = _evaluate(model, protocol, batch_size, device, dtype)
+    chosen = _pairs("--options", options)
+    given = {
+        "n": n,
+        "split": split,
+        "seed": seed,
+        "template": template,
+        "chat": chat,
+        "system": system,
+        "shots": shots,
+        "mode": mode,
+        "samples": samples,
+        "stop": stop,
+        "eos": eos,
+        "options": chosen or None,
+        "likelihood": _pairs("--likelihood", likelihood) or None,
+        "data": data,
+    }
+    changes = {key: value for key, value in given.items() if value is not None}
+    sizes = {"gen_length": gen_length, "block_length": block_length, "steps": steps, "threshold": threshold}
+    sizes |= {"temperature": temperature}
+    decode = _sampler(sizes, sampler, _pairs("--set", settings))
+    changes |= {} if decode is None else {"sampler": decode}
+    if preset is None and any(size is not None for size in sizes.values()):
+        length = get_task(task, chosen, data=data).gen_length
+        protocol = Protocol.model_validate({"task": task, "sampler": _plain(length, sizes), **changes})
+    else:
+        if preset is not None and decode is None and any(size is not None for size in sizes.values()):
+            raise ValueError("`--protocol`: expected `--gen-length` with sizes of your own, got none")
+        protocol = Protocol.preset(preset or "dare-core", task, **changes)
+    progress = partial(_progress, protocol)
+    if workers is None:
+        record = _evaluate(model, protocol, batch_size, device, dtype, cache, progress)
+    else:
+        from dare_eval.runner import evaluate_on_ray  # noqa: PLC0415 - loads torch
+
+        where: dict[str, Any] = {"workers": workers, "gpus": gpus, "address": address, "device": device, "dtype": dtype}
+        with progress() as update:
+            record = evaluate_on_ray(model, protocol, batch_size=batch_size, cache=cache, on_progress=update, **where)
     if out is not None:
         record.save(out, force=force)
     _print_record(record, out)
@@ -123,66 +172,152 @@ def compare_records(
 
 @commands.command("tasks")
 def list_tasks() -> None:
-    """List the tasks with their options and chance levels."""
-    table = Table(*(Column(name, overflow="fold") for name in ("task", "options", "example", "answer", "chance")))
-    for name in names():
-        task = get_task(name)
+    """List the tasks: generated ones with an example, benchmarks with where their data is."""
+    console = Console()
+    table = Table(*(Column(name, overflow="fold") for name in ("generated", "options", "example", "answer", "chance")))
+    for kind in TASKS:
+        task = kind()
         item = task.generate("train", 1, seed=0)[0]
         options = "\n".join(f"{key}={json.dumps(value)}" for key, value in task.options.items())
-        table.add_row(name, options, item.prompt, item.answer, f"{task.chance:.2%}")
+        table.add_row(task.name, options, item.prompt, item.answer, f"{task.chance:.2%}")
+    console.print(table)
+    table = Table(*(Column(name, overflow="fold") for name in ("benchmark", "what", "data", "prompts", "chance")))
+    for name in sheet_names():
+        known = sheet(name)
+        prompts = ", ".join([*known.prompts, *(["likelihood"] if known.likelihood else [])])
+        table.add_row(name, known.title, known.hub, prompts, f"{known.chance:.0%}")
+    console.print(table)
+
+
+@commands.command("protocols")
+def list_protocols() -> None:
+    """List the protocol presets and the tasks that each has settings for."""
+    table = Table("protocol", "what", Column("tasks", overflow="fold"))
+    for name in preset_names():
+        known = preset_sheet(name)
+        table.add_row(name, known.about, ", ".join(known.tasks) or "all")
     Console().print(table)
 
 
-def _options(pairs: Sequence[str]) -> dict[str, Any]:
+@commands.command("report")
+def report_records(
+    records: Annotated[list[Path], typer.Argument(help="Score records.")],
+    html: Annotated[Path | None, typer.Option(help="Write a self-contained page here.")] = None,
+    md: Annotated[Path | None, typer.Option(help="Write Markdown here (default: print it).")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace existing files.")] = False,
+) -> None:
+    """Show records side by side: accuracies with intervals, speed, lengths, failures, and what looks suspicious."""
+    from dare_eval.report import html_report, markdown_report  # noqa: PLC0415 - only here
+
+    for path in (html, md):
+        if path is not None:
+            refuse_overwrite(path, force)
+    found = [(path.stem, Record.load(path)) for path in records]
+    if html is not None:
+        write_text(html, html_report(found), force=force)
+    if md is not None:
+        write_text(md, markdown_report(found), force=force)
+    elif html is None:
+        print(markdown_report(found))
+
+
+def _pairs(name: str, pairs: Sequence[str] | None) -> dict[str, Any]:
     chosen: dict[str, Any] = {}
-    for pair in pairs:
+    for pair in pairs or ():
         key, equals, value = pair.partition("=")
         if not equals or not key:
-            raise ValueError(f"`--options`: expected key=value, got {pair!r}")
+            raise ValueError(f"`{name}`: expected key=value, got {pair!r}")
         try:
             chosen[key] = yaml.safe_load(value)
         except yaml.YAMLError as error:
-            raise ValueError(f"`--options`: cannot read the value of {pair!r}; quote it") from error
+            raise ValueError(f"`{name}`: cannot read the value of {pair!r}; quote it") from error
     return chosen
 
 
-def _sampler(
-    length: int, block: int | None, steps: int | None, threshold: float | None, temperature: float
-) -> SamplerSettings:
-    block = length if block is None else block
+def _sampler(sizes: Mapping[str, float | None], name: str | None, settings: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The sampler that was asked for by name or by sizes; None where nothing was said, or only a length is missing."""
+    given = {key: value for key, value in sizes.items() if value is not None}
+    if name is None:
+        if settings:
+            raise ValueError("`--set`: expected it with `--sampler NAME`, got no name")
+        return None if "gen_length" not in given else _plain(int(given["gen_length"]), sizes)
+    if wrong := {"steps", "threshold", "block_length"}.intersection(given) - (
+        {"block_length"} if name == "core" else set()
+    ):
+        options = ", ".join(f"--{key.replace('_', '-')}" for key in sorted(wrong))
+        raise ValueError(f"`{options}`: expected none beside --sampler {name}; give its arguments with --set key=value")
+    if "gen_length" not in given:
+        raise ValueError("`--sampler`: expected `--gen-length` with it, got none")
+    if name in ("core", "family"):
+        return {"kind": name, **given, **settings}
+    warm = {"temperature": given.pop("temperature")} if "temperature" in given else {}
+    return {"kind": "preset", "name": name, **given, "settings": {**warm, **settings}}
+
+
+def _plain(length: int, sizes: Mapping[str, float | None]) -> dict[str, Any]:
+    """LLaDA's sampler, or a threshold's."""
+    steps, threshold = sizes["steps"], sizes["threshold"]
+    block = length if sizes["block_length"] is None else sizes["block_length"]
+    common = {"gen_length": length, "block_length": block, "temperature": sizes["temperature"] or 0.0}
     if threshold is None:
-        steps = length if steps is None else steps
-        return LladaSampler(gen_length=length, block_length=block, steps=steps, temperature=temperature)
+        return {"kind": "llada", "steps": length if steps is None else steps, **common}
     if steps is not None:
         raise ValueError("`--steps` and `--threshold` exclude each other; a threshold takes as many steps as it needs")
-    return ThresholdSampler(gen_length=length, block_length=block, tau=threshold, temperature=temperature)
+    return {"kind": "threshold", "tau": threshold, **common}
 
 
-def _evaluate(model: Path, protocol: Protocol, batch_size: int, device: str, dtype: str) -> Record:
+@contextmanager
+def _progress(protocol: Protocol) -> Generator[Callable[[Any], None]]:
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        shown = bar.add_task(protocol.task, total=protocol.n_problems * protocol.samples)
+
+        def update(done: Any) -> None:
+            speed = f" {done.tokens / done.seconds:,.0f} tokens/s" if done.seconds else ""
+            description = f"{protocol.task} {done.correct / done.done:.1%}{speed}"
+            bar.update(shown, completed=done.done, description=description)
+
+        yield update
+
+
+def _evaluate(
+    model: str,
+    protocol: Protocol,
+    batch_size: int,
+    device: str,
+    dtype: str,
+    cache: Path | None,
+    progress: Callable[[], AbstractContextManager[Callable[[Any], None]]],
+) -> Record:
     protocol.sampler.config()  # complain before the checkpoint is read
-    from dare_eval.runner import Progress as Done  # noqa: PLC0415 - loads torch
     from dare_eval.runner import evaluate  # noqa: PLC0415 - loads torch
     from dare_models import load  # noqa: PLC0415 - loads torch
 
     lm = load(model, device=device, dtype=dtype)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        shown = bar.add_task(protocol.task, total=protocol.n)
-
-        def update(done: Done) -> None:
-            bar.update(shown, completed=done.done, description=f"{protocol.task} {done.correct / done.done:.1%}")
-
-        return evaluate(lm, protocol, batch_size=batch_size, on_progress=update)
+    with progress() as update:
+        return evaluate(lm, protocol, batch_size=batch_size, cache=cache, on_progress=update)
 
 
 def _print_record(record: Record, out: Path | None) -> None:
     low, high = record.interval
     table = Table(show_header=False)
-    table.add_row("accuracy", f"{record.score:.1%}  [{low:.1%}, {high:.1%}]  ({record.correct} of {record.n})")
+    samples, rows = record.protocol.samples, len(record.rows)
+    table.add_row("accuracy", f"{record.score:.1%}  [{low:.1%}, {high:.1%}]  ({record.correct} of {rows})")
+    if samples > 1:
+        table.add_row(f"pass@{samples}, maj@{samples}", f"{record.pass_at(samples):.1%}, {record.majority():.1%}")
     table.add_row("chance", f"{record.chance:.2%}")
-    table.add_row("unparsable", f"{record.unparsable} of {record.n}")
-    table.add_row("no end token", f"{record.truncated} of {record.n}")
-    table.add_row("forwards", f"{sum(row.nfe for row in record.rows) / record.n:.1f} per completion")
+    if record.protocol.mode == "generate":
+        table.add_row("unparsable", f"{record.unparsable} of {rows}")
+        table.add_row("no end token", f"{record.truncated} of {rows}")
+        table.add_row(
+            "tokens", f"{record.tokens / rows:.1f} per completion, {record.tokens_per_forward:.2f} per forward"
+        )
+    else:
+        close = sum(row.margin is not None and row.margin < UNDECIDED for row in record.rows)
+        table.add_row("undecided", f"{close} of {rows} lead by less than {UNDECIDED:g} standard errors")
+    if dropped := sum(row.dropped > 0 for row in record.rows):
+        table.add_row("shots dropped", f"in {dropped} of {rows} prompts")
+    table.add_row("forwards", f"{sum(row.nfe for row in record.rows) / rows:.1f} per completion")
     table.add_row("speed", f"{record.tokens_per_second:,.0f} tokens/s on {record.device}, {record.dtype}")
     table.add_row("protocol", record.protocol_hash[:12])
     table.add_row("checkpoint", record.checkpoint[:12])
@@ -203,5 +338,7 @@ def _print_comparison(result: Comparison, a: Path, b: Path) -> None:
         f" {result.n} problems; exact McNemar p = {result.p_value:.3g}: {result.conclusion}.",
         markup=False,
     )
+    low, high = result.bootstrap
+    console.print(f"bootstrap over problems: [{low:+.1%}, {high:+.1%}].", markup=False)
     for note in result.notes:
         console.print(f"also differs: {note}" if not note.startswith("checkpoint") else note, markup=False)

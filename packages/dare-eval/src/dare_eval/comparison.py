@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dare_eval.record import Record
-from dare_eval.stats import mcnemar, paired_interval
+from dare_eval.stats import bootstrap, mcnemar, paired_interval
 
 __all__ = ["Comparison", "NotComparable", "compare"]
 
@@ -37,14 +37,16 @@ class Comparison:
     difference: float
     """Accuracy of b minus accuracy of a."""
     interval: tuple[float, float]
-    """Score interval of the difference (Tango)."""
+    """Score interval of the difference (Tango); with several completions per problem, the bootstrap's."""
+    bootstrap: tuple[float, float]
+    """Percentile interval of the difference, from resampled problems."""
     level: float
     only_a: int
-    """Problems that a solves and b does not."""
+    """Problems that a solves and b does not, or more often than b."""
     only_b: int
-    """Problems that b solves and a does not."""
+    """Problems that b solves and a does not, or more often than a."""
     p_value: float
-    """Exact two-sided McNemar test of "equally good"."""
+    """Exact two-sided McNemar test of "equally good"; with several completions per problem, a sign test."""
     notes: tuple[str, ...]
     """What else differs without deciding the score."""
 
@@ -79,14 +81,16 @@ def compare(a: Record, b: Record, *, level: float = 0.95, ignore: Collection[str
     solved_a, solved_b = _solved(a), _solved(b)
     if solved_a.keys() != solved_b.keys():
         raise NotComparable("not comparable: rows (other problems); score again", ("rows",))
-    only_a = sum(solved_a[uid] and not solved_b[uid] for uid in solved_a)
-    only_b = sum(solved_b[uid] and not solved_a[uid] for uid in solved_a)
+    gained = [solved_b[uid] - solved_a[uid] for uid in solved_a]
+    only_a, only_b = sum(gain < 0 for gain in gained), sum(gain > 0 for gain in gained)
+    resampled = bootstrap(gained, level=level)
     return Comparison(
         n=a.n,
         score_a=a.score,
         score_b=b.score,
-        difference=(only_b - only_a) / a.n,
-        interval=paired_interval(only_a, only_b, a.n, level),
+        difference=sum(gained) / a.n,
+        interval=paired_interval(only_a, only_b, a.n, level) if a.protocol.samples == 1 else resampled,
+        bootstrap=resampled,
         level=level,
         only_a=only_a,
         only_b=only_b,
@@ -95,8 +99,11 @@ def compare(a: Record, b: Record, *, level: float = 0.95, ignore: Collection[str
     )
 
 
-def _solved(record: Record) -> dict[int, bool]:
-    return {row.uid: row.correct is True for row in record.rows}
+def _solved(record: Record) -> dict[int, float]:
+    """The share of each problem's completions that solve it."""
+    return {
+        uid: sum(row.correct is True for row in rows) / len(rows) for uid, rows in sorted(record.by_problem().items())
+    }
 
 
 def _differences(a: Mapping[str, Any], b: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
@@ -119,6 +126,8 @@ def _conditions(a: Record, b: Record, names: Collection[str]) -> Iterator[tuple[
 def _notes(a: Record, b: Record, ignored: Collection[str]) -> Iterator[str]:
     for name, text in [*_conditions(a, b, [*ignored, "batch_size"]), *_differences(a.versions, b.versions)]:
         yield f"{name}: {text}"
+    if a.decoding != b.decoding:
+        yield "decoding: the families' own strategies"
     if a.checkpoint == b.checkpoint:
         yield "checkpoint: the same weights"
 

@@ -3,9 +3,9 @@
 import json
 import os
 from collections.abc import Mapping, Sequence
-from math import isclose
+from math import comb, isclose
 from pathlib import Path
-from typing import Any, Literal, Self, cast
+from typing import Any, Final, Literal, Self, cast
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, model_validator
 
@@ -13,7 +13,10 @@ from dare_eval.protocol import Protocol, digest
 from dare_eval.stats import wilson
 from dare_eval.verify import Status
 
-__all__ = ["Record", "RecordError", "Row"]
+__all__ = ["UNDECIDED", "Option", "Record", "RecordError", "Row"]
+
+UNDECIDED: Final = 2.0
+"""An option that leads by fewer standard errors of the difference is not certain to be the likeliest."""
 
 
 class RecordError(ValueError):
@@ -22,6 +25,15 @@ class RecordError(ValueError):
 
 class _Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+
+class Option(_Frozen):
+    """An answer and its log-likelihood."""
+
+    value: float
+    """Log-likelihood, normalised as the protocol says."""
+    error: float = Field(ge=0)
+    """Its standard error; 0 where it is exact."""
 
 
 class Row(_Frozen):
@@ -33,6 +45,8 @@ class Row(_Frozen):
 
     uid: int
     """The problem."""
+    sample: int = Field(default=0, ge=0)
+    """Which of the problem's completions this is."""
     correct: bool | None
     """None where no answer could be read."""
     score: float = Field(ge=0, le=1)
@@ -51,6 +65,19 @@ class Row(_Frozen):
     """Denoising forwards that this row took part in."""
     truncated: bool
     """No end token came before the canvas was full."""
+    committed: int = Field(default=0, ge=0)
+    """Positions that were decoded, those after the end token included."""
+    lenient: bool | None = None
+    """Whether the task's lenient filter, if it has one, finds the right answer."""
+    dropped: int = Field(default=0, ge=0)
+    """Demonstrations that were left out, because the context had no room for them."""
+    options: tuple[Option, ...] = ()
+    """The answers to choose from and how likely the model finds them, in likelihood mode."""
+    margin: float | None = None
+    """How far the most likely option is ahead of the second, in standard errors of their difference; None where both
+    are exact, or nothing was compared."""
+    picture: tuple[tuple[str, int], ...] | None = None
+    """The decoded tokens and the step at which each was committed, for some of the problems."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -92,15 +119,15 @@ class Record(_Frozen):
     n: int = Field(ge=1)
     """Problems."""
     correct: int
-    """Problems solved."""
+    """Completions that solve their problem."""
     unparsable: int
-    """Problems without a readable answer; they count as not solved."""
+    """Completions without a readable answer; they count as not solved."""
     truncated: int
     """Completions without an end token."""
     score: float
-    """Accuracy: correct / n."""
+    """Accuracy: the share of correct completions."""
     interval: tuple[float, float]
-    """Wilson interval of the accuracy."""
+    """Wilson interval of the accuracy, over problems: with several completions each it is wider than need be."""
     level: float = Field(gt=0, lt=1)
     """Its confidence level."""
     chance: float
@@ -114,7 +141,13 @@ class Record(_Frozen):
     seconds: float = Field(gt=0)
     """Wall time of decoding."""
     rows: tuple[Row, ...]
-    """In the order of the protocol's problems."""
+    """In the order of the protocol's problems; the completions of a problem stand together."""
+    model: str = ""
+    """What was scored, for display: where it was loaded from."""
+    decoding: str = ""
+    """The sampler as it was run, for strategies that depend on the model's family."""
+    block_length: int | None = None
+    """Positions per block that the model was trained with, if any."""
 
     @classmethod
     def of(
@@ -131,6 +164,9 @@ class Record(_Frozen):
         forwards: int,
         seconds: float,
         level: float = 0.95,
+        model: str = "",
+        decoding: str = "",
+        block_length: int | None = None,
     ) -> Self:
         """Summarise rows."""
         return cls(
@@ -147,13 +183,44 @@ class Record(_Frozen):
             level=level,
             chance=protocol.load_task().chance,
             rows=tuple(rows),
-            **_summary(rows, level),
+            model=model,
+            decoding=decoding,
+            block_length=block_length,
+            **_summary(rows, level, protocol.samples),
         )
 
     @property
     def tokens_per_second(self) -> float:
         """Useful tokens per second of decoding."""
         return self.tokens / self.seconds
+
+    @property
+    def tokens_per_forward(self) -> float:
+        """Positions committed per denoising forward of a row; 0 where nothing was decoded."""
+        forwards = sum(row.nfe for row in self.rows)
+        return sum(row.committed for row in self.rows) / forwards if forwards else 0.0
+
+    def by_problem(self) -> dict[int, list[Row]]:
+        """The completions of each problem, by uid."""
+        found: dict[int, list[Row]] = {}
+        for row in self.rows:
+            found.setdefault(row.uid, []).append(row)
+        return found
+
+    def pass_at(self, k: int) -> float:
+        """Unbiased estimate of the chance that k completions hold a correct one: mean of 1 − C(n−c, k) / C(n, k).
+
+        Raises:
+            ValueError: for more than there are.
+        """
+        if not 1 <= k <= self.protocol.samples:
+            raise ValueError(f"`k`: expected 1 to {self.protocol.samples} completions per problem, got {k}")
+        solved = (sum(row.correct is True for row in rows) for rows in self.by_problem().values())
+        return sum(1 - comb(self.protocol.samples - c, k) / comb(self.protocol.samples, k) for c in solved) / self.n
+
+    def majority(self) -> float:
+        """Accuracy of each problem's most frequent answer, the first of equals; unreadable ones abstain."""
+        return sum(_majority(rows) for rows in self.by_problem().values()) / self.n
 
     @model_validator(mode="after")
     def _check_hash(self, info: ValidationInfo) -> Self:
@@ -170,10 +237,14 @@ class Record(_Frozen):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        uids = len({row.uid for row in self.rows})
-        if not len(self.rows) == uids == self.protocol.n:
-            raise ValueError(f"expected {self.protocol.n} rows with different uids, got {len(self.rows)} with {uids}")
-        for name, value in _summary(self.rows, self.level).items():
+        n, samples = self.protocol.n_problems, self.protocol.samples
+        uids, different = {row.uid for row in self.rows}, {(row.uid, row.sample) for row in self.rows}
+        if not (len(uids) == n and len(self.rows) == len(different) == n * samples):
+            raise ValueError(
+                f"expected {n} rows with different uids, {samples} of each,"
+                f" got {len(self.rows)} with {len(uids)} uids, {len(different)} of them different"
+            )
+        for name, value in _summary(self.rows, self.level, samples).items():
             if not _equal(getattr(self, name), value):
                 raise ValueError(f"`{name}`: expected {value} from the rows, got {getattr(self, name)}")
         return self
@@ -188,18 +259,8 @@ class Record(_Frozen):
         Raises:
             RecordError: if the file exists and `force` is not set, or its folder does not exist.
         """
-        path = Path(path)
-        refuse_overwrite(path, force)
         text = json.dumps(self.model_dump(mode="json"), indent=1) + "\n"  # in ASCII: UTF-8 has no lone surrogates
-        temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-        try:
-            with temporary.open("w", encoding="utf-8") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)
+        write_text(Path(path), text, force=force)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
@@ -217,6 +278,24 @@ class Record(_Frozen):
             raise RecordError(f"{os.fspath(path)} is no intact score record: {first_error(error)}") from error
         except ValueError as error:
             raise RecordError(f"{os.fspath(path)} is no JSON file: {error}") from error
+
+
+def write_text(path: Path, text: str, *, force: bool = False) -> None:
+    """Write a file: to a temporary one beside it, then renamed.
+
+    Raises:
+        RecordError: if the file exists and `force` is not set, or its folder does not exist.
+    """
+    refuse_overwrite(path, force)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def refuse_overwrite(path: Path, force: bool) -> None:
@@ -246,16 +325,25 @@ def _equal(stored: Any, computed: Any) -> bool:
     return isclose(stored, computed, rel_tol=1e-9, abs_tol=1e-12)
 
 
-def _summary(rows: Sequence[Row], level: float) -> dict[str, Any]:
+def _majority(rows: Sequence[Row]) -> bool:
+    votes: dict[str, list[Row]] = {}
+    for row in rows:
+        if row.correct is not None:
+            votes.setdefault(row.pred or "", []).append(row)
+    return bool(votes) and max(votes.values(), key=len)[0].correct is True
+
+
+def _summary(rows: Sequence[Row], level: float, samples: int) -> dict[str, Any]:
     """What follows from the rows."""
-    n, correct = len(rows), sum(row.correct is True for row in rows)
+    completions, correct = len(rows), sum(row.correct is True for row in rows)
+    n = completions // samples
     return {
         "n": n,
         "correct": correct,
         "unparsable": sum(row.correct is None for row in rows),
         "truncated": sum(row.truncated for row in rows),
-        "score": correct / n,
-        "interval": wilson(correct, n, level),
-        "mean_score": sum(row.score for row in rows) / n,
+        "score": correct / completions,
+        "interval": wilson(correct / samples, n, level),
+        "mean_score": sum(row.score for row in rows) / completions,
         "tokens": sum(row.tokens for row in rows),
     }

@@ -1,13 +1,13 @@
 """Conformance kit: what every task and verifier must satisfy, yours included.
 
->>> from dare_eval.tasks import get_task
->>> check_task(get_task("sort"))
+>>> from dare_eval.tasks import generated_task
+>>> check_task(generated_task("sort"))
 """
 
 import json
 from collections.abc import Iterator
 
-from dare_eval.tasks import SPLITS, Item, Task
+from dare_eval.tasks import SPLITS, GeneratedTask, Item
 from dare_eval.tasks.draws import Draws
 from dare_eval.verify import Verdict
 
@@ -22,7 +22,7 @@ _FRAGMENTS = (
 _LONG = 1_000_000
 
 
-def check_task(task: Task, *, n: int = 20, seeds: tuple[int, ...] = (0, 1)) -> None:
+def check_task(task: GeneratedTask, *, n: int = 20, seeds: tuple[int, ...] = (0, 1)) -> None:
     """Check a task's generator and verifier.
 
     Items are distinct, reproducible, a prefix of longer lists and in no two splits; they survive JSON, keep to the
@@ -85,7 +85,7 @@ def _mixture(draws: Draws) -> str:
     return f"<answer>{text}</answer>" if draws.below(2) else text
 
 
-def _check_item(task: Task, item: Item) -> None:
+def _check_item(task: GeneratedTask, item: Item) -> None:
     assert 0 <= item.uid < 1 << 63, f"uid must fit 63 bits: {item}"
     assert set(item.prompt + item.answer) <= set(task.alphabet), f"characters outside the alphabet: {item}"
     assert len(item.prompt) <= task.max_prompt_chars, f"longer than max_prompt_chars={task.max_prompt_chars}: {item}"

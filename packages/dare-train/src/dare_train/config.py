@@ -16,7 +16,7 @@ from omegaconf.errors import OmegaConfBaseException
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
 import dare_objectives
-from dare_eval.sampling import SamplerSettings
+from dare_eval.sampling import LladaSampler, ThresholdSampler
 
 from .errors import ConfigError
 
@@ -139,12 +139,12 @@ class OptimConfig(Base):
     """Where the cosine ends, as a share of `lr`."""
 
 
-def _buildable(settings: SamplerSettings) -> SamplerSettings:
+def _buildable(settings: LladaSampler | ThresholdSampler) -> LladaSampler | ThresholdSampler:
     settings.config()
     return settings
 
 
-Decode = Annotated[SamplerSettings, AfterValidator(_buildable)]
+Decode = Annotated[LladaSampler | ThresholdSampler, Field(discriminator="kind"), AfterValidator(_buildable)]
 """How completions are sampled: `kind: llada` or `threshold`, with lengths and steps that fit together."""
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from dare_eval.tasks import Item, Task, get_task
+from dare_eval.tasks import GeneratedTask, Item, generated_task
 from dare_models import DiffusionLM
 from dare_objectives.keyed import PURPOSES, fold, make_key
 
@@ -36,14 +36,14 @@ class Row:
     """The problem, where the row comes from a task generator."""
 
 
-def load_task(config: TaskData) -> Task:
+def load_task(config: TaskData) -> GeneratedTask:
     """The task generator of a configuration.
 
     Raises:
         DataError: for an unknown task or option, with the nearest known one.
     """
     try:
-        return get_task(config.task, config.options)
+        return generated_task(config.task, config.options)
     except (ValueError, ImportError, AttributeError) as error:
         raise DataError(f"`data.task`={config.task!r}: {error}") from error
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from dare_eval import Comparison, Record, compare, evaluate
-from dare_eval.tasks import get_task
+from dare_eval.tasks import generated_task
 from dare_models import load, tiny, tiny_tokenizer
 
 from .config import RlConfig, SftConfig, TaskData, load_config
@@ -140,7 +140,7 @@ def _make_base(folder: Path, config: SftConfig, seed: int) -> None:
     if folder.exists():
         return
     assert isinstance(config.data, TaskData)
-    tokenizer = tiny_tokenizer(get_task(config.data.task, config.data.options).alphabet)
+    tokenizer = tiny_tokenizer(generated_task(config.data.task, config.data.options).alphabet)
     tiny("llada", tokenizer=tokenizer, seed=seed).save(folder)
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from dare_eval.tasks import get_task
+from dare_eval.tasks import generated_task
 from dare_models import tiny, tiny_tokenizer
 
 __all__ = ["digit_reward", "make_base_model", "small_rl", "small_sft"]
@@ -11,7 +11,7 @@ __all__ = ["digit_reward", "make_base_model", "small_rl", "small_sft"]
 
 def make_base_model(folder: Path, *, seed: int = 0, layers: int = 1) -> Path:
     """Save a tiny LLaDA with random weights that knows the characters of the sorting task."""
-    tokenizer = tiny_tokenizer(get_task("sort", {"digits": 4}).alphabet)
+    tokenizer = tiny_tokenizer(generated_task("sort", {"digits": 4}).alphabet)
     tiny("llada", tokenizer=tokenizer, seed=seed, hidden_size=64, layers=layers).save(folder)
     return folder
 

@@ -30,19 +30,21 @@ class Item:
     """A complete completion that the verifier accepts: what a demonstration shows."""
     data: dict[str, Any] = field(default_factory=dict)
     """What the verifier needs beyond the answer; plain JSON."""
+    choices: tuple[str, ...] = ()
+    """Texts that may follow the prompt, to weigh by likelihood: white space before them included."""
+    group: str = ""
+    """The part of the data that it belongs to, such as an MMLU subject: demonstrations come from the same."""
 
 
 class Task(Protocol):
-    """What training and evaluation need of a task."""
+    """What evaluation needs of a task."""
 
-    name: ClassVar[str]
+    name: str
     """Its name in configurations and records."""
-    version: ClassVar[str]
+    version: str
     """Raised whenever the same options, split and seed give other items."""
-    verifier: ClassVar[str]
+    verifier: str
     """Name and version of the verifier that judges it."""
-    alphabet: ClassVar[str]
-    """The characters that prompts and answers are made of."""
 
     @property
     @abstractmethod
@@ -52,14 +54,8 @@ class Task(Protocol):
 
     @property
     @abstractmethod
-    def max_prompt_chars(self) -> int:
-        """No prompt is longer."""
-        ...
-
-    @property
-    @abstractmethod
-    def max_answer_chars(self) -> int:
-        """No canonical answer is longer."""
+    def gen_length(self) -> int:
+        """Positions to generate that leave room for an answer."""
         ...
 
     @property
@@ -68,15 +64,40 @@ class Task(Protocol):
         """Accuracy of a blind strategy, which the docstring of each task names."""
         ...
 
+    @property
+    def joint(self) -> tuple[str, str]:
+        """What stands between a demonstration's prompt and its answer, and after the answer, in plain text."""
+        return "", "\n"
+
     @abstractmethod
-    def generate(self, split: Split, n: int, seed: int) -> list[Item]:
-        """`n` distinct items of a split."""
+    def problems(self, split: Split, n: int | None, seed: int, *, likelihood: bool = False) -> list[Item]:
+        """`n` distinct problems of a split, or as many as there are.
+
+        Args:
+            split: `"train"`, `"validation"` or `"test"`.
+            n: how many; None for all of them, or 1,000 where there is no end of them.
+            seed: decides which.
+            likelihood: as they are put where answers are weighed; every problem then has `choices`, and `answer` is
+                one of them.
+        """
+        ...
+
+    @abstractmethod
+    def demonstrations(self, item: Item, k: int, seed: int) -> list[Item]:
+        """The first `k` solved problems to show before a problem, none of the same split."""
         ...
 
     @abstractmethod
     def verify(self, item: Item, completion: str) -> Verdict:
         """Judge the text before the first end token."""
         ...
+
+    def lenient(self, item: Item, completion: str) -> bool | None:
+        """Whether a more lenient filter finds the right answer; None without such a filter.
+
+        Where it is far from the verifier, answers are lost to form.
+        """
+        return None
 
 
 def uid_of(task: str, canonical: str) -> int:
@@ -103,14 +124,52 @@ class GeneratedTask(Task):
     `dare_eval.testing.check_task` tests all of it.
     """
 
+    alphabet: ClassVar[str]
+    """The characters that prompts and answers are made of."""
+
+    @property
+    @abstractmethod
+    def max_prompt_chars(self) -> int:
+        """No prompt is longer."""
+        ...
+
+    @property
+    @abstractmethod
+    def max_answer_chars(self) -> int:
+        """No canonical answer is longer."""
+        ...
+
     @abstractmethod
     def draw(self, draws: Draws) -> Item | None:
         """One random problem of any split, or None where the draw came to nothing."""
+
+    def foretell(self, draws: Draws) -> int | None:
+        """The uid of what `draw` would make of the same draws, where that is cheaper to know; else None."""
+        return None
 
     @property
     def options(self) -> dict[str, Any]:
         """Every option with its value."""
         return asdict(cast(Any, self))
+
+    @property
+    def gen_length(self) -> int:
+        """One position per character of the longest answer."""
+        return self.max_answer_chars
+
+    def problems(self, split: Split, n: int | None, seed: int, *, likelihood: bool = False) -> list[Item]:
+        """The first `n` problems, 1,000 for None.
+
+        Raises:
+            ValueError: in likelihood mode, as there are no answers to choose from.
+        """
+        if likelihood:
+            raise ValueError(f"task {self.name!r} has no answers to choose from; use mode 'generate'")
+        return self.generate(split, 1_000 if n is None else n, seed)
+
+    def demonstrations(self, item: Item, k: int, seed: int) -> list[Item]:
+        """The first `k` training problems, whatever the problem."""
+        return self.generate("train", k, seed)
 
     def generate(self, split: Split, n: int, seed: int) -> list[Item]:
         """The first `n` distinct problems of a split in the order of a seed.
@@ -132,15 +191,19 @@ class GeneratedTask(Task):
         items: dict[int, Item] = {}
         attempt = last = 0
         while len(items) < n:
-            item = self.draw(Draws(self.name, seed, attempt))
-            attempt += 1
-            if item is not None and item.uid not in items and split_of(item.uid) == split:
-                items[item.uid], last = item, attempt
-            elif attempt - last > _PATIENCE:
+            if attempt - last > _PATIENCE:
                 raise ValueError(
                     f"{self!r} has too few {split} problems: expected {n}, but after {len(items)} no new one came up in"
                     f" more than {_PATIENCE} draws; ask for fewer or choose options with more problems"
                 )
+            words = self.name, seed, attempt
+            attempt += 1
+            uid = self.foretell(Draws(*words))
+            if uid is not None and (uid in items or split_of(uid) != split):
+                continue
+            item = self.draw(Draws(*words))
+            if item is not None and item.uid not in items and split_of(item.uid) == split:
+                items[item.uid], last = item, attempt
         return list(items.values())
 
 

@@ -15,10 +15,12 @@ from dare_eval.verify.countdown import countdown as countdown
 from dare_eval.verify.digits import digits as digits
 from dare_eval.verify.gsm8k import gsm8k as gsm8k
 from dare_eval.verify.gsm8k import gsm8k_label as gsm8k_label
+from dare_eval.verify.instructions import instructions as instructions
 from dare_eval.verify.layout import boxed_answer as boxed_answer
 from dare_eval.verify.layout import reasoned_answer as reasoned_answer
 from dare_eval.verify.math import MathVerifier as MathVerifier
 from dare_eval.verify.math import math as math
+from dare_eval.verify.phrase import phrase as phrase
 from dare_eval.verify.sudoku import sudoku as sudoku
 from dare_eval.verify.verdict import Status as Status
 from dare_eval.verify.verdict import Verdict as Verdict
@@ -38,7 +40,9 @@ __all__ = [
     "extract_code",
     "gsm8k",
     "gsm8k_label",
+    "instructions",
     "math",
+    "phrase",
     "reasoned_answer",
     "sudoku",
     "visible",
