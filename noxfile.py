@@ -193,6 +193,31 @@ def zero3(session: nox.Session) -> None:
     session.run("pytest", "-q", "-m", "zero3", "tests/zero3", *session.posargs, env=ONE_THREAD)
 
 
+def bridge(session: nox.Session, extra: str) -> None:
+    """Another harness, unmodified, in an environment of its own: all families, item by item."""
+    wheels = os.environ.get("PIP_FIND_LINKS", "")
+    find_links = ["--find-links", wheels] if wheels and Path(wheels).is_dir() else []
+    packages = [argument for name in siblings("dare-eval") for argument in ("-e", f"packages/{name}")]
+    constraints = ["-c", f"constraints/{extra}.txt", *find_links]
+    session.install(*constraints, "--group", "tests", *packages, "-e", f"packages/dare-eval[{extra}]")
+    offline = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", **ONE_THREAD}
+    test = f"tests/bridges/test_{extra.replace('-', '_')}.py"
+    strict = ["-o", "filterwarnings=default"]  # what the harness warns of is its own business
+    session.run("pytest", "-q", "-m", "harness", *strict, test, *session.posargs, env=offline)
+
+
+@nox.session
+def opencompass(session: nox.Session) -> None:
+    """OpenCompass 0.5: generation and likelihood of every family equal `dare_eval.evaluate`."""
+    bridge(session, "opencompass")
+
+
+@nox.session
+def lm_eval(session: nox.Session) -> None:
+    """lm-evaluation-harness 0.4: generation and likelihood of every family equal `dare_eval.evaluate`."""
+    bridge(session, "lm-eval")
+
+
 @nox.session
 def docs(session: nox.Session) -> None:
     """Python blocks of every README and docs page, top to bottom, and the doctests of every source module."""

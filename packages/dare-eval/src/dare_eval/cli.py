@@ -221,6 +221,36 @@ def report_records(
         print(markdown_report(found))
 
 
+@commands.command("opencompass")
+def run_opencompass(
+    targets: Annotated[list[str], typer.Argument(help="Configuration files, or names of tasks.")],
+    model: Annotated[list[str] | None, typer.Option(help="For names of tasks: checkpoint; may be repeated.")] = None,
+    data: Annotated[Path | None, typer.Option(help="For one task: folder with its rows.")] = None,
+    mode: Annotated[str, typer.Option(help="For names of tasks: generate, or likelihood.")] = "generate",
+    shots: Annotated[int, typer.Option(help="For names of tasks: demonstrations.")] = 0,
+    gen_length: Annotated[int | None, typer.Option(help="For names of tasks: positions to generate.")] = None,
+    chat: Annotated[bool, typer.Option("--chat", help="For names of tasks: use the chat template.")] = False,
+    work_dir: Annotated[Path, typer.Option(help="Where OpenCompass writes.")] = Path("runs/opencompass"),
+    save_config: Annotated[Path | None, typer.Option(help="Keep the configuration that names of tasks make.")] = None,
+    python: Annotated[
+        str | None, typer.Option(envvar="DARE_OPENCOMPASS_PYTHON", help="Interpreter of OpenCompass's environment.")
+    ] = None,
+) -> None:
+    """Evaluate with OpenCompass, in its own environment if need be: it wants numpy 1, and this one may have numpy 2."""
+    from dare_eval.bridges.commands import run_opencompass as start  # noqa: PLC0415 - only here
+
+    fields = {"data": data, "mode": mode, "shots": shots, "gen_length": gen_length, "chat": chat}
+    raise typer.Exit(start(targets, model or [], fields, work_dir, save_config, python))
+
+
+@commands.command("lm-eval", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def run_lm_eval(context: typer.Context) -> None:
+    """Start lm_eval with the model `dare` added; all options are lm_eval's."""
+    from dare_eval.bridges.commands import run_lm_eval as start  # noqa: PLC0415 - only here
+
+    raise typer.Exit(start(context.args))
+
+
 def _pairs(name: str, pairs: Sequence[str] | None) -> dict[str, Any]:
     chosen: dict[str, Any] = {}
     for pair in pairs or ():
@@ -342,3 +372,7 @@ def _print_comparison(result: Comparison, a: Path, b: Path) -> None:
     console.print(f"bootstrap over problems: [{low:+.1%}, {high:+.1%}].", markup=False)
     for note in result.notes:
         console.print(f"also differs: {note}" if not note.startswith("checkpoint") else note, markup=False)
+
+
+if __name__ == "__main__":
+    app()

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from dare_eval.protocol import LikelihoodSettings
 from dare_eval.sampling import CoreSampler
+from dare_eval.stats import student
 from dare_eval.verify import visible
 from dare_models import DiffusionLM
 from dare_objectives import Batch, gather_logp, guided, log_likelihood
@@ -92,6 +93,11 @@ class Weight:
     def error(self) -> float:
         """Standard error of `value`."""
         return 0.0 if self.exact else stdev(self.replicates) / sqrt(len(self.replicates))
+
+    def interval(self, level: float = 0.95) -> tuple[float, float]:
+        """Interval of the log-likelihood, by Student's t over the replicates."""
+        reach = 0.0 if self.exact else student(level, len(self.replicates) - 1) * self.error
+        return self.value - reach, self.value + reach
 
     def over(self, size: int) -> "Weight":
         """Per unit of a size, such as a token or a byte."""

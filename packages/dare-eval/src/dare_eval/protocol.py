@@ -37,8 +37,9 @@ class LikelihoodSettings(BaseModel):
     """Forwards per answer that is not enumerated; a multiple of `replicates`."""
     replicates: int = Field(default=16, ge=2)
     """Independent groups of draws, from whose spread the standard error comes."""
-    normalisation: Literal["sum", "token", "byte", "unconditional"] = "sum"
-    """Divide by the answer's tokens or bytes, or subtract its log-likelihood behind an empty question."""
+    normalisation: Literal["sum", "token", "byte", "unconditional", "text"] = "sum"
+    """Divide by the answer's tokens or bytes, or subtract its log-likelihood behind an empty question; `text` scores
+    question and answer together, per token, as perplexity-based harnesses do."""
     guidance: float = Field(default=0.0, ge=0)
     """Scale of classifier-free guidance; models with full attention only."""
 

@@ -2,11 +2,11 @@
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from math import sqrt
+from math import atan, cos, pi, sin, sqrt
 from random import Random
 from statistics import NormalDist
 
-__all__ = ["bootstrap", "mcnemar", "paired_interval", "wilson"]
+__all__ = ["bootstrap", "mcnemar", "paired_interval", "student", "wilson"]
 
 
 def bootstrap(
@@ -108,6 +108,40 @@ def mcnemar(only_a: int, only_b: int) -> float:
         ways = ways * (discordant - i) // (i + 1)
         tail += ways
     return min(1.0, 2 * tail / 2**discordant)
+
+
+def student(level: float, freedom: int) -> float:
+    """How many standard errors a two-sided interval of a mean reaches to, by Student's t (1908).
+
+    P(|T| <= t) in its closed form for whole degrees of freedom (Abramowitz & Stegun, 26.7.3 and 26.7.4), solved for t.
+
+    Args:
+        level: confidence level.
+        freedom: degrees of freedom, values minus one.
+
+    Raises:
+        ValueError: for a level outside 0 to 1, or freedom below 1.
+
+    >>> round(student(0.95, 1), 3), round(student(0.95, 29), 3)
+    (12.706, 2.045)
+    """
+    if freedom < 1:
+        raise ValueError(f"`freedom`: expected at least 1, got {freedom}; take two values or more")
+    high = _z(level)
+    while _within(high, freedom) < level:
+        high *= 2
+    return _last(lambda t: _within(t, freedom) <= level, 0.0, high)
+
+
+def _within(t: float, freedom: int) -> float:
+    """P(|T| <= t)."""
+    angle = atan(t / sqrt(freedom))
+    term, total, power = 1.0, 0.0, freedom % 2
+    cosine = cos(angle)
+    for i in range(freedom // 2):
+        total += term * cosine ** (2 * i + power)
+        term *= (2 * i + 1 + power) / (2 * i + 2 + power)
+    return sin(angle) * total if power == 0 else 2 / pi * (angle + sin(angle) * total)
 
 
 def _z(level: float) -> float:

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +17,16 @@ __all__ = ["evaluate_on_ray"]
 
 
 class _Remote:
-    """A worker in a process of its own."""
+    """A worker in a process of its own. It is made when first asked: an error then reaches the caller as itself."""
 
     def __init__(self, path: str, protocol: dict[str, Any], data: Path | None, device: str, dtype: str) -> None:
+        self._path, self._protocol, self._device, self._dtype = path, {**protocol, "data": data}, device, dtype
+
+    @cached_property
+    def _worker(self) -> Worker:
         from dare_models import load  # noqa: PLC0415 - in the worker's process
 
-        stored = Protocol.model_validate({**protocol, "data": data})
-        self._worker = Worker(load(path, device=device, dtype=dtype), stored)
+        return Worker(load(self._path, device=self._device, dtype=self._dtype), Protocol.model_validate(self._protocol))
 
     def describe(self, batch_size: int) -> tuple[Facts, list[int], list[list[Unit]]]:
         """What the record says, the problems, and the batches."""
@@ -72,10 +76,11 @@ def evaluate_on_ray(
             the cache.
         ModuleNotFoundError: without Ray: install dare-eval[ray].
     """
+    for name, count in (("workers", workers), ("batch_size", batch_size)):
+        if count < 1:
+            raise ValueError(f"`{name}`: expected at least 1, got {count}")
     import ray  # noqa: PLC0415 - an extra
 
-    if workers < 1:
-        raise ValueError(f"`workers`: expected at least 1, got {workers}")
     started = not ray.is_initialized()
     if started:
         local: dict[str, Any] = (
@@ -121,8 +126,5 @@ def _now(ray: Any, reference: Any, timeout: float) -> Any:
         return ray.get(reference, timeout=timeout)
     except ray.exceptions.RayTaskError as error:
         raise error.cause from error
-    except ray.exceptions.RayActorError as error:
-        cause = getattr(error, "cause", None)
-        raise (cause if isinstance(cause, Exception) else error) from error
     except ray.exceptions.GetTimeoutError as error:
         raise TimeoutError(f"no worker was ready within {timeout:g} s; see `ray status`") from error

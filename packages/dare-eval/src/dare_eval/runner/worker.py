@@ -155,6 +155,8 @@ class Worker:
     def _weighed(self, units: Sequence[Unit], batch_size: int) -> tuple[list[Row], int]:
         settings, seed = self.protocol.likelihood, self.protocol.seed
         answers = [answer for unit in units for answer in self.answers[unit.item]]
+        if settings.normalisation == "text":
+            answers = [Answer((), (*context, *own)) for context, own in answers]
         found = weigh(self.model, answers, settings, seed=seed, batch_size=batch_size)
         if settings.normalisation == "unconditional":
             alone = [Answer((), answer.continuation) for answer in answers]
@@ -170,6 +172,7 @@ class Worker:
         item = self.items[unit.item]
         sizes = {
             "token": [weight.length for weight in found],
+            "text": [weight.length for weight in found],
             "byte": [len(choice.strip().encode()) for choice in item.choices],
         }.get(self.protocol.likelihood.normalisation, [1] * len(found))
         weights = [weight.over(size) for weight, size in zip(found, sizes, strict=True)]

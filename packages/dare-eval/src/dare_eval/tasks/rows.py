@@ -16,6 +16,7 @@ from typing import Any, Final
 from dare_eval.tasks.draws import Draws
 from dare_eval.verify.boxes import last_box
 from dare_eval.verify.gsm8k import gsm8k_label
+from dare_eval.verify.instructions import instructions
 
 __all__ = ["READERS", "BadRow", "Fields", "Reader"]
 
@@ -245,6 +246,10 @@ def ifeval(row: Mapping[str, Any]) -> Fields:
     if len(ids) != len(arguments):
         raise BadRow(f"expected arguments for {len(ids)} instructions, got {len(arguments)}")
     prompt = _text(row, "prompt")
+    try:
+        instructions("", ids, arguments, prompt=prompt)
+    except ValueError as error:
+        raise BadRow(str(error)) from error
     return Fields({"question": prompt}, "", {"ids": ids, "arguments": arguments, "prompt": prompt})
 
 

@@ -1,86 +1,142 @@
-"""Which language a text is written in, as far as scripts and frequent words tell."""
+"""Which languages a text may be in: by script, telling letters and frequent words. A guess good enough for a verdict.
+
+>>> languages("It is not the case that they were here."), languages("Das ist nicht der Fall, und sie war es nicht.")
+(('en',), ('de',))
+"""
 
 import re
+from bisect import bisect_right
 from collections import Counter
 from typing import Final
 
-__all__ = ["LANGUAGES", "language_fits"]
+__all__ = ["LANGUAGES", "languages"]
 
-_SCRIPTS: Final = {
-    "ar": "\u0600-\u06ff", "fa": "\u0600-\u06ff", "ur": "\u0600-\u06ff", "he": "\u0590-\u05ff", "el": "\u0370-\u03ff",
-    "ru": "\u0400-\u04ff", "bg": "\u0400-\u04ff", "uk": "\u0400-\u04ff", "hi": "\u0900-\u097f", "mr": "\u0900-\u097f",
-    "ne": "\u0900-\u097f", "bn": "\u0980-\u09ff", "pa": "\u0a00-\u0a7f", "gu": "\u0a80-\u0aff", "ta": "\u0b80-\u0bff",
-    "te": "\u0c00-\u0c7f", "kn": "\u0c80-\u0cff", "ml": "\u0d00-\u0d7f", "th": "\u0e00-\u0e7f", "ko": "\uac00-\ud7af",
-    "ja": "\u3040-\u30ff", "zh": "\u4e00-\u9fff",
+_FEW: Final = 10
+"""A text of fewer words than this is not held against a language for having none of its frequent ones."""
+
+_SCRIPTS: Final = (
+    ("Latin", 0x41, 0x24F), ("Greek", 0x370, 0x3FF), ("Cyrillic", 0x400, 0x52F), ("Hebrew", 0x590, 0x5FF),
+    ("Arabic", 0x600, 0x6FF), ("Arabic", 0x750, 0x77F), ("Devanagari", 0x900, 0x97F), ("Bengali", 0x980, 0x9FF),
+    ("Gurmukhi", 0xA00, 0xA7F), ("Gujarati", 0xA80, 0xAFF), ("Tamil", 0xB80, 0xBFF), ("Telugu", 0xC00, 0xC7F),
+    ("Kannada", 0xC80, 0xCFF), ("Malayalam", 0xD00, 0xD7F), ("Thai", 0xE00, 0xE7F), ("Hangul", 0x1100, 0x11FF),
+    ("Latin", 0x1E00, 0x1EFF), ("Greek", 0x1F00, 0x1FFF), ("Kana", 0x3040, 0x30FF), ("Hangul", 0x3130, 0x318F),
+    ("Han", 0x3400, 0x4DBF), ("Han", 0x4E00, 0x9FFF), ("Hangul", 0xAC00, 0xD7AF), ("Arabic", 0xFB50, 0xFDFF),
+    ("Arabic", 0xFE70, 0xFEFF), ("Han", 0x20000, 0x323AF),
+)  # fmt: skip
+_STARTS: Final = [first for _, first, _ in _SCRIPTS]
+
+_ONLY: Final = {
+    "Bengali": "bn", "Greek": "el", "Gujarati": "gu", "Gurmukhi": "pa", "Hangul": "ko", "Hebrew": "he",
+    "Japanese": "ja", "Kannada": "kn", "Malayalam": "ml", "Tamil": "ta", "Telugu": "te", "Thai": "th", "Chinese": "zh",
 }  # fmt: skip
-_LETTERS: Final = {"fa": "پچژگ", "ur": "ٹڈڑےں", "uk": "іїєґ", "bg": "ъ", "ru": "ыэ"}
-"""Letters that tell languages of one script apart: the one with the most of its own wins."""
+"""Scripts that stand for one language here."""
+
 _WORDS: Final = {
-    "en": "the of and to in is that it was for with as on be at by this have from or had not are but what all were",
-    "de": "der die und in den von zu das mit sich des auf für ist im dem nicht ein eine als auch es an werden aus er",
-    "es": "de la que el en y a los del se las por un para con no una su al lo como más pero sus le ya o este sí",
-    "fr": "de la le et les des en un du une que est pour qui dans a par plus pas au sur ne se ce il sont la avec",
-    "it": "di e il la che in a per un è del non con le una si da dei al come più ma alla sono della nel anche lo",
-    "pt": "de a o que e do da em um para é com não uma os no se na por mais as dos como mas foi ao ele das tem à",
-    "nl": "de van een het en in is dat op te zijn met voor die niet aan er om als ook dan maar bij nog uit wordt",
-    "sv": "och i att det som en på är av för med till den har de inte om ett han men var jag från vi så kan när",
-    "da": "og i at det er en til på som for med den de af ikke der han har et var fra jeg vi så kan blev være",
-    "fi": "ja on ei se että oli hän mutta myös kun niin ovat joka tai kuin olla sen ole mukaan jos vain nyt",
-    "pl": "w i na z się nie do to że jest o jak po co za od ale przez dla są tak jego był tym oraz który może",
-    "vi": "và của là có được trong cho không một người những với các đã này để khi từ đến cũng như về ra rất",
-    "sw": "na ya wa kwa ni katika za la cha kuwa hii ambayo kama au pia lakini hiyo watu yake hivyo sana si zaidi",
-    "tr": "ve bir bu da de için ile olarak çok daha olan gibi ne kadar ama en sonra her o mi ya var değil ise",
-    "id": "yang dan di dengan untuk tidak ini dari dalam itu pada adalah ke akan juga oleh saya bisa ada mereka",
-    "cs": "a se v na je že to s z do o i jako by pro ale jsem za po od tak jeho které být jsou nebo už jen",
-    "ro": "și de a în la cu pe o un care nu este din se pentru mai că ca sunt dar prin au fost sau ce după",
-    "hu": "a az és hogy nem is egy de meg ez csak van volt mint el már vagy ha még azt ki kell lehet sem",
+    "Latin": {
+        "de": "aber als an auch auf aus bei das dem den der die ein eine einem einen einer er es für haben hat ich ihr "
+        "im ist kann mit nach nicht oder sich sie sind und von werden wie wir wird zu zum zur",
+        "en": "a about all an and any are as at be been but by can do for from had has have he her his how i if "
+        "in into is it its just like me more my no not of on one or our out she so some than that the "
+        "their them then there these they this to up was we were what when which who will with would you "
+        "your",
+        "es": "a al como con cuando de del el en entre es esta este está fue hay la las le lo los muy más no para pero "
+        "por porque que se ser sin sobre son su sus también todo un una y ya",
+        "fi": "ei että he hyvin hän ja jos jotka joka kaikki koska kuin kun me minä mitä mukaan mutta myös niin nyt "
+        "ole olen oli on ovat se sekä sen siitä sinä sitä tai tämä vain voi",
+        "fr": "au aux avec ce cette dans de des du elle en est et il je la le les mais ne nous on ont ou par pas plus "
+        "pour qu que qui sa se ses son sont sur un une vous être à",
+        "it": "a al alla anche che come con da dei del della delle di e essere gli ha i il in la le lo ma molto nel "
+        "non o per più questa questo se si sono su un una è",
+        "nl": "aan als bij dan dat de deze die dit door een en er heeft het hij ik in is je kan maar met naar niet nog "
+        "of om ook op over te uit van voor we wel wordt worden zij zijn",
+        "pl": "ale bardzo był była być co czy dla do i ich jak jego jej jest już która które który może na nie o od "
+        "oraz po przez są się ta tak także ten tego to w z za że",
+        "pt": "a ao as com como da das de do dos e ela ele em está foi isso mais mas muito na nas no nos não o os para "
+        "por que se seu sua são também um uma você à é",
+        "sv": "alla att av de den det detta eller en ett från för han har hon här inte jag kan med men mycket när och "
+        "också om på sin ska som så till vad var vi är",
+        "sw": "ambayo au baada bila cha hapa hata hii hivyo hiyo huo ili kama katika kila kuwa kwa la lakini mimi moja "
+        "na ni pia sana si tu vya wa wake watu ya yako yangu yao za zaidi",
+        "tr": "ama ben bir biz bu bunu da daha de değil en gibi her için ile ise kadar ki mi nasıl ne o olan olarak "
+        "olduğu sen sonra tüm var ve veya çok önce şey şu",
+        "vi": "bạn cho có cũng các của hay khi không là làm một người nhiều như nhưng những nếu phải ra rất sẽ thì "
+        "trong trên tôi từ và vào về với đã đó được đến để này",
+    },
+    "Cyrillic": {
+        "bg": "ако бъде в да е за и или има като към който които което много може на не ни но още от по през при с са "
+        "само се след също със това тази този че ще",
+        "ru": "бы был быть в все вы для его если есть её же за и из или как который когда мы на не но он от очень по с "
+        "так также только у уже что это я может",
+        "uk": "або але б бути був в ви від він вже для до дуже є його з за и і коли ми може на не про після та так "
+        "також у це ці що я як якщо який її",
+    },
+    "Devanagari": {
+        "hi": "अपने आप इस उस एक और कर का कि किया की कुछ के को गया जा जो तो था थी थे ने नहीं पर भी में मैं यह या लिए वह "
+        "साथ से हम ही है हैं हो",
+        "mr": "अनेक असे आणि आपण आपल्या आम्ही आहे आहेत एक करून काय की केले खूप झाले तर ती तुम्ही ते तो त्या त्यांच्या "
+        "नाही पण मध्ये माझा माझे मी म्हणून या व सर्व साठी हा ही हे होता होती होते",
+        "ne": "अनि उनी एक का कि की को गरेको गर्छ गर्न गर्नु छ छन् छैन जस्तै तथा तपाईं तर त्यो थियो धेरै पनि बाट भएको "
+        "भने म मा यस यो र लागि लाई ले वा सबै साथ हामी हुन् हुन्छ हो",
+    },
+    "Arabic": {
+        "ar": "أن أنا أنت أو أي إلى إن التي الذي بعد بين ثم حيث ذلك على عن عند غير في قد كان كل كما لا لكن لم ما مع "
+        "من نحن هذا هذه هو هي و يمكن",
+        "fa": "آن از است اما او اگر این با باید بر برای بود به تا خود در دارد را شده شما شود ما من می نیز ها های هر هم "
+        "و چه کرد کند که یا یک",
+        "ur": "آپ اس اور اپنے ایک بھی بہت تو تھا تھی تھے جو ساتھ سے میں نہیں نے وہ پر کا کر کو کچھ کہ کی کیا کے گیا "
+        "لئے لیے ہم ہو ہی ہے ہیں یا یہ",
+    },
+}
+"""Frequent words of the languages that share a script."""
+
+_TELLING: Final = {
+    "ar": "ةىيكأإه", "bg": "ъ", "fa": "پچژگکیه", "mr": "ळ", "ru": "ыэё", "uk": "іїєґ", "ur": "ٹڈڑںےہھپچگکی",
 }  # fmt: skip
-LANGUAGES: Final = frozenset({*_SCRIPTS, *_WORDS})
-"""The codes (ISO 639-1) that can be told."""
+"""Letters that speak for a language against the others of its script; each counts like a frequent word."""
 
-_FREQUENT: Final = {code: frozenset(words.split()) for code, words in _WORDS.items()}
-_WINDOW: Final = 20_000
+LANGUAGES: Final = tuple(sorted([*_ONLY.values(), *(code for group in _WORDS.values() for code in group)]))
+"""The codes that `languages` can name."""
+
+_LISTS: Final = {
+    script: {code: frozenset(words.split()) for code, words in group.items()} for script, group in _WORDS.items()
+}
+_WORD: Final = re.compile(r"[^\s\d.,;:!?…।॥،؛؟()\[\]{}\"“”„«»'’‘*_#/\\<>|=+~`—–\u200c-]+")
 
 
-def language_fits(text: str, code: str) -> bool:
-    """Whether a text is written in a language.
+def languages(text: str) -> tuple[str, ...]:
+    """The languages that a text may be in: of the script that has most of its letters, the ones that score highest.
 
-    Most letters stand in its script and, where several share it, its own letters or frequent words are the most. Texts
-    of a few words without any such word count as fitting: nothing speaks against it.
+    Several where nothing tells them apart, as in a few words that all of them may have; none for a text without letters
+    of a known script, or a longer one without a single frequent word.
 
-    Args:
-        text: the text.
-        code: one of `LANGUAGES`.
-
-    Raises:
-        ValueError: for another code.
-
-    >>> language_fits("Der Hund und die Katze sind im Garten.", "de"), language_fits("सब ठीक है", "de")
-    (True, False)
+    >>> languages("Это не то, что мы хотели"), languages("これは本です"), languages("1 + 1 = 2")
+    (('ru',), ('ja',), ())
     """
-    if code not in LANGUAGES:
-        raise ValueError(f"expected a language of {', '.join(sorted(LANGUAGES))}, got {code!r}; drop the row")
-    sample = text[:_WINDOW]
-    letters = sum(character.isalpha() for character in sample)
-    if not letters:
-        return True
-    if code in _SCRIPTS:
-        own = len(re.findall(f"[{_SCRIPTS[code]}]", sample))
-        if code == "zh" and re.search(f"[{_SCRIPTS['ja']}]", sample):
-            return False
-        if code == "ja":
-            own += len(re.findall(f"[{_SCRIPTS['zh']}]", sample)) if own else 0
-        return own > letters / 2 and _tells(sample, code)
-    foreign = sum(len(re.findall(f"[{script}]", sample)) for script in set(_SCRIPTS.values()))
-    if foreign > letters / 2:
-        return False
-    words = Counter(re.findall(r"[^\W\d_]+", sample.lower()))
-    counts = {other: sum(words[word] for word in frequent) for other, frequent in _FREQUENT.items()}
-    return counts[code] == max(counts.values())
+    text = text.lower()
+    letters = Counter(text)
+    script = _script(letters)
+    if script is None or script in _ONLY:
+        return () if script is None else (_ONLY[script],)
+    words = Counter(_WORD.findall(text))
+    scores = {
+        code: sum(words[word] for word in known) + sum(letters[letter] for letter in _TELLING.get(code, ""))
+        for code, known in _LISTS[script].items()
+    }
+    best = max(scores.values())
+    if best == 0 and words.total() >= _FEW:
+        return ()
+    return tuple(code for code, score in scores.items() if score == best)
 
 
-def _tells(text: str, code: str) -> bool:
-    """Among languages of one script, whether no other has more letters of its own."""
-    rivals = [other for other, script in _SCRIPTS.items() if script == _SCRIPTS[code]]
-    counts = {other: sum(text.count(letter) for letter in _LETTERS.get(other, "")) for other in rivals}
-    return counts[code] == max(counts.values())
+def _script(letters: Counter[str]) -> str | None:
+    """The script of most letters; kanji and kana count together, as Chinese where there is next to no kana."""
+    counts: Counter[str] = Counter()
+    for letter, count in letters.items():
+        if letter.isalpha():
+            name, _, last = _SCRIPTS[bisect_right(_STARTS, ord(letter)) - 1]
+            counts[name if ord(letter) <= last else ""] += count
+    del counts[""]
+    kana, han = counts.pop("Kana", 0), counts.pop("Han", 0)
+    if kana + han:
+        counts["Japanese" if 10 * kana >= kana + han else "Chinese"] = kana + han
+    return max(counts, key=lambda name: counts[name]) if counts else None
