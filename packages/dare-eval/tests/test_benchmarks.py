@@ -211,6 +211,41 @@ def test_hostile_texts_are_judged_by_every_kind() -> None:
             check_verdict(task.verify(item, given))
 
 
+def test_a_benchmark_of_your_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One sheet; a reader and a judge of your own by address."""
+    sampler = cast(Any, {"kind": "core", "gen_length": 4})
+    (tmp_path / "capitals.yaml").write_text(
+        "title: Capitals\nversion: '1'\nhub: me/capitals\nsplits: {test: test}\nread: my_rows:read\n"
+        "judge: my_rows:JUDGE\ngen_length: 16\nprompts: {plain: 'What is the capital of {country}?'}\n"
+    )
+    (tmp_path / "my_rows.py").write_text(
+        "from dare_eval.tasks.judges import Judge\nfrom dare_eval.tasks.rows import Fields\n"
+        "from dare_eval.verify import phrase\n"
+        "def read(row):\n    return Fields({'country': row['country']}, row['city'], {'city': row['city']})\n"
+        "JUDGE = Judge('capitals/1', lambda data, text: phrase(text, data['city']))\n"
+    )
+    (tmp_path / "test.jsonl").write_text('{"country": "France", "city": "Paris"}\n')
+    monkeypatch.syspath_prepend(tmp_path)
+    task = get_task(str(tmp_path / "capitals.yaml"), data=tmp_path)
+    (item,) = task.problems("test", None, 0)
+    assert (item.prompt, task.name, task.verifier) == ("What is the capital of France?", "capitals", "capitals/1")
+    assert task.verify(item, "The answer is Paris.").correct is True
+    made = Protocol(task=str(tmp_path / "capitals.yaml"), data=tmp_path, sampler=sampler)
+    assert made.n == 1
+    sheet_text = (tmp_path / "capitals.yaml").read_text()
+    for change, message in (
+        (("read: my_rows:read", "read: gsm9k"), "unknown reader 'gsm9k'; did you mean gsm8k"),
+        (("judge: my_rows:JUDGE", "judge: my_rows:NONE"), "cannot import judge 'my_rows:NONE'"),
+        (("version: '1'", "vresion: '1'"), "vresion"),
+    ):
+        (tmp_path / "bad.yaml").write_text(sheet_text.replace(*change))
+        sheet.cache_clear()
+        with pytest.raises(ValueError, match=message):
+            Protocol(task=str(tmp_path / "bad.yaml"), data=tmp_path, sampler=sampler)
+    with pytest.raises(ValueError, match=r"cannot read the sheet .*none\.yaml"):
+        get_task(str(tmp_path / "none.yaml"))
+
+
 # ------------------------------------------------------------------------------------------------------ prompts
 
 SHOTS = [Item(1, "1+1=", "2"), Item(2, "2+1=", "3"), Item(3, "3+1=", "4")]

@@ -108,6 +108,32 @@ def test_existing_record(checkpoint: str, tmp_path: Path, capsys: pytest.Capture
         (("run", "sort", "--model", "M", "--template", "x"), "expected a template with {prompt}"),
         (("run", "sort", "--model", "no/such/folder"), "no/such/folder"),
         (("run", "sort", "--model", "M", "--out", "no/such/folder/r.json"), "folder no/such/folder does not exist"),
+        (("run", "sort", "--model", "M", "--sampler", "core"), "`--sampler`: expected `--gen-length` with it"),
+        (("run", "sort", "--model", "M", "--set", "tau=1"), "`--set`: expected it with `--sampler NAME`"),
+        (
+            ("run", "sort", "--model", "M", "--sampler", "sdar", "--gen-length", 8, "--steps", 4),
+            "`--steps`: expected none beside --sampler sdar",
+        ),
+        (
+            ("run", "sort", "--model", "M", "--sampler", "sdra", "--gen-length", 8),
+            "unknown preset 'sdra'; did you mean sdar?",
+        ),
+        (
+            ("run", "sort", "--model", "M", "--protocol", "dare-cor"),
+            "unknown protocol 'dare-cor'; did you mean dare-core?",
+        ),
+        (
+            ("run", "sort", "--model", "M", "--protocol", "dare-core", "--steps", 3),
+            "expected `--gen-length` with sizes",
+        ),
+        (("run", "sort", "--model", "M", "--data", "."), "`data`: task 'sort' makes its problems itself"),
+        (("run", "gsm8k", "--model", "M", "--data", "."), "expected test.jsonl (or .json, .parquet, .csv)"),
+        (("run", "sort", "--model", "M", "--mode", "likelihood"), "no answers to choose from"),
+        (("run", "sort", "--model", "M", "--workers", 0), "`workers`: expected at least 1, got 0"),
+        (("report", "no.json"), "cannot read no.json"),
+        (("opencompass", "gsm8k"), "`--model`: expected the checkpoint"),
+        (("opencompass", "a.py", "gsm8k"), "expected configuration files, or names of tasks"),
+        (("opencompass", "gsm8k", "--model", "M", "--python", "no/python"), "cannot start 'no/python'"),
         (("compare", "a.json"), "Missing argument"),
         (("compare", "no-a.json", "no-b.json"), "cannot read no-a.json"),
     ],
@@ -130,6 +156,57 @@ def test_compare_refuses_unlike_protocols(checkpoint: str, tmp_path: Path, capsy
     assert _run("run", "sort", "--model", checkpoint, "--n", 2, "--steps", 8, "--out", b) == 0
     capsys.readouterr()
     assert "not comparable: sampler.steps (4 ≠ 8)" in _error(capsys, "compare", a, b)
+
+
+def test_presets_samples_cache_and_report(checkpoint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    common = ("sort", "--model", checkpoint, "--n", 6, "--temperature", 1, "--sampler", "core", "--gen-length", 8)
+    extra = (
+        "--samples",
+        2,
+        "--stop",
+        ">",
+        "--cache",
+        tmp_path / "cache",
+        "--eos",
+        "suppress",
+        "--protocol",
+        "dare-core",
+    )
+    records = [tmp_path / "a.json", tmp_path / "b.json"]
+    for seed, out in enumerate(records):
+        assert _run("run", *common, *extra, "--seed", seed, "--out", out) == 0
+    made = Record.load(records[0])
+    assert (made.n, len(made.rows), made.protocol.stop, made.protocol.eos) == (6, 12, (">",), "suppress")
+    assert len(list((tmp_path / "cache").iterdir())) == 2
+    assert "pass@2" in capsys.readouterr().out
+    assert _run("report", *records) == 0
+    assert capsys.readouterr().out.startswith("# Scores")
+    page, text = tmp_path / "r.html", tmp_path / "r.md"
+    assert _run("report", *records, "--html", page, "--md", text) == 0
+    assert page.read_text().startswith("<!doctype html>")
+    assert "a.json exists" not in _error(capsys, "report", *records, "--html", page)
+    preset = (
+        "run",
+        "sort",
+        "--model",
+        checkpoint,
+        "--n",
+        2,
+        "--sampler",
+        "llada",
+        "--set",
+        "steps=4",
+        "--gen-length",
+        8,
+    )
+    assert _run(*preset, "--out", tmp_path / "c.json") == 0
+    assert Record.load(tmp_path / "c.json").protocol.sampler.model_dump()["settings"] == {"steps": 4}
+
+
+def test_protocols_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert _run("protocols") == 0
+    shown = capsys.readouterr().out
+    assert all(name in shown for name in ("dare-core", "llada-official", "sdar-4096", "dare-readme"))
 
 
 def test_help_and_tasks(capsys: pytest.CaptureFixture[str]) -> None:

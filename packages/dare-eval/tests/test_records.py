@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from dare_eval import LladaSampler, NotComparable, Protocol, Record, RecordError, Row, ThresholdSampler, compare
+from dare_eval import LladaSampler, NotComparable, Protocol, Record, RecordError, Row, ThresholdSampler, compare, wilson
 from dare_eval.protocol import digest
 
 pytestmark = pytest.mark.wheel
@@ -299,3 +299,64 @@ def test_other_versions_are_noted(protocol: Callable, record: Callable) -> None:
     a = record(protocol(), MIXED)
     b = record(protocol(), MIXED, versions={"torch": "3"}, batch_size=8)
     assert compare(a, b).notes == ("batch_size: 4 ≠ 8", "torch: '2' ≠ '3'", "checkpoint: the same weights")
+
+
+def _sampled(protocol: Callable, record: Callable, solved: list[int], samples: int = 4) -> Record:
+    """A record in which problem i is solved by so many of its completions."""
+    made = protocol(n=len(solved), samples=samples)
+    one = record(protocol(n=len(solved)), [True] * len(solved))
+    rows = [
+        row.model_copy(
+            update={
+                "sample": s,
+                "correct": s < k,
+                "score": float(s < k),
+                "reason": "" if s < k else "why",
+                "pred": f"{s < k}",
+            }
+        )
+        for row, k in zip(one.rows, solved, strict=True)
+        for s in range(samples)
+    ]
+    facts = {
+        name: getattr(one, name) for name in ("prompts", "checkpoint", "device", "dtype", "batch_size", "versions")
+    }
+    return Record.of(rows, protocol=made, forwards=4, seconds=0.5, **facts)
+
+
+def test_several_completions_per_problem(protocol: Callable, record: Callable) -> None:
+    made = _sampled(protocol, record, [0, 1, 2, 4])
+    assert (made.n, made.correct, made.score) == (4, 7, 7 / 16)
+    assert made.interval == wilson(7 / 4, 4)
+    assert made.pass_at(1) == pytest.approx(7 / 16)
+    assert made.pass_at(2) == pytest.approx((0 + 1 / 2 + (1 - 1 / 6) + 1) / 4)
+    assert made.pass_at(4) == pytest.approx(3 / 4)
+    assert made.majority() == pytest.approx((0 + 0 + 1 + 1) / 4), "of two and two the first counts"
+    with pytest.raises(ValueError, match="`k`: expected 1 to 4 completions per problem, got 5"):
+        made.pass_at(5)
+    with pytest.raises(ValidationError, match="4 of each, got 15 with 4 uids, 15 of them different"):
+        Record(**dict(made) | {"rows": made.rows[:-1]})
+
+
+def test_records_with_several_completions_are_compared_by_problem(protocol: Callable, record: Callable) -> None:
+    a, b = _sampled(protocol, record, [0, 1, 2, 4] * 5), _sampled(protocol, record, [1, 2, 2, 3] * 5)
+    found = compare(a, b)
+    assert (found.only_a, found.only_b) == (5, 10)
+    assert found.difference == pytest.approx(b.score - a.score)
+    assert found.interval == found.bootstrap
+    assert found.interval[0] < found.difference < found.interval[1]
+
+
+def test_both_intervals_are_given(protocol: Callable, record: Callable) -> None:
+    a, b = record(protocol(), [True] * 4 + [False] * 6), record(protocol(), [True] * 8 + [False] * 2)
+    found = compare(a, b)
+    assert found.bootstrap[0] <= found.difference <= found.bootstrap[1]
+    assert found.interval != found.bootstrap
+    assert compare(a, b) == found
+
+
+def test_where_the_data_lies_is_no_difference(protocol: Callable, record: Callable, tmp_path: Path) -> None:
+    made = record(protocol(), MIXED)
+    made.save(tmp_path / "r.json")
+    assert "data" not in json.loads((tmp_path / "r.json").read_text())["protocol"]
+    assert compare(made, Record.load(tmp_path / "r.json")).difference == 0

@@ -17,7 +17,9 @@ from dare_eval.verify import (
     extract_code,
     gsm8k,
     gsm8k_label,
+    instructions,
     math,
+    phrase,
     reasoned_answer,
     sudoku,
 )
@@ -338,6 +340,8 @@ PURE = {
     "countdown": lambda text: countdown(text, [3, 5, 25], 60, allow_subset=True, allow_unary_minus=True),
     "sudoku": lambda text: sudoku(text, "0204301001404001", "1234341221434321", require_tag=False),
     "sudoku 16": lambda text: sudoku(text, "0" * 256, require_tag=False),
+    "phrase": lambda text: phrase(text, "no such words"),
+    "instructions": lambda text: instructions(text, ["punctuation:no_comma", "startend:quotation"], [{}, {}]),
 }
 NEVER_RIGHT = {"digits", "countdown", "sudoku", "sudoku 16"}
 

@@ -298,16 +298,22 @@ def _plain(length: int, sizes: Mapping[str, float | None]) -> dict[str, Any]:
 
 @contextmanager
 def _progress(protocol: Protocol) -> Generator[Callable[[Any], None]]:
+    """A bar that appears with the first finished batch, so that an error before it stands alone."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        shown = bar.add_task(protocol.task, total=protocol.n_problems * protocol.samples)
+    bar = Progress(*columns, console=Console(stderr=True), transient=True)
+    shown = bar.add_task(protocol.task, total=protocol.n_problems * protocol.samples)
 
-        def update(done: Any) -> None:
-            speed = f" {done.tokens / done.seconds:,.0f} tokens/s" if done.seconds else ""
-            description = f"{protocol.task} {done.correct / done.done:.1%}{speed}"
-            bar.update(shown, completed=done.done, description=description)
+    def update(done: Any) -> None:
+        bar.start()
+        speed = f" {done.tokens / done.seconds:,.0f} tokens/s" if done.seconds else ""
+        description = f"{protocol.task} {done.correct / done.done:.1%}{speed}"
+        bar.update(shown, completed=done.done, description=description)
 
+    try:
         yield update
+    finally:
+        if bar.live.is_started:
+            bar.stop()
 
 
 def _evaluate(

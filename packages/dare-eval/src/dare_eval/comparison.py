@@ -126,7 +126,7 @@ def _conditions(a: Record, b: Record, names: Collection[str]) -> Iterator[tuple[
 def _notes(a: Record, b: Record, ignored: Collection[str]) -> Iterator[str]:
     for name, text in [*_conditions(a, b, [*ignored, "batch_size"]), *_differences(a.versions, b.versions)]:
         yield f"{name}: {text}"
-    if a.decoding != b.decoding:
+    if a.decoding and b.decoding and a.decoding != b.decoding:
         yield "decoding: the families' own strategies"
     if a.checkpoint == b.checkpoint:
         yield "checkpoint: the same weights"

@@ -212,4 +212,10 @@ class Protocol(BaseModel):
 
 
 def _dataset(items: Sequence[Item], demonstrations: Sequence[Item]) -> str:
-    return digest([[asdict(item) for item in some] for some in (items, demonstrations)])
+    """Hash of all that is shown and asked; what has its default does not count, so that new fields change nothing."""
+    plain = [[_plain(item) for item in some] for some in (items, demonstrations) if some]
+    return digest(plain if demonstrations else plain[0])
+
+
+def _plain(item: Item) -> dict[str, Any]:
+    return {key: value for key, value in asdict(item).items() if value or key not in ("choices", "group")}

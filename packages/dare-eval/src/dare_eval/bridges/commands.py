@@ -102,8 +102,9 @@ def run_lm_eval(arguments: Sequence[str]) -> int:
 
 def _opencompass(interpreter: str, file: str, work_dir: Path) -> int:
     """One configuration, with a process per task, as OpenCompass does by itself."""
-    command = [interpreter, "-m", "opencompass.cli.main", file, "-w", str(work_dir)]
-    return subprocess.run(command, check=False).returncode  # noqa: S603 - as asked
+    work_dir.mkdir(parents=True, exist_ok=True)  # it also leaves files in the folder where it is started
+    command = [interpreter, "-m", "opencompass.cli.main", str(Path(file).resolve()), "-w", str(work_dir.resolve())]
+    return subprocess.run(command, cwd=work_dir, check=False).returncode  # noqa: S603 - as asked
 
 
 def _expect(interpreter: str) -> None:

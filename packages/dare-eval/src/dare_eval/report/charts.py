@@ -66,15 +66,15 @@ def scatter(points: Sequence[Point], label: str) -> str:
         if low <= power <= high
     ]
     body.append(f'<text class="tick" x="{WIDTH / 2}" y="{height - 3}">{escape(label)}</text>')
-    for i, point in enumerate(points):
+    names = _apart([up(point.value) - 6 for point in points])
+    for i, (point, name) in enumerate(zip(points, names, strict=True)):
         shown = f"{point.name}: {point.value:.1%} at {point.x:.1f}"
         body.append(
             f'<g class="k{i % KINDS}"><title>{escape(shown)}</title>'
             f'<line class="whisker" x1="{at(point.x):.1f}" x2="{at(point.x):.1f}" y1="{up(point.low):.1f}"'
             f' y2="{up(point.high):.1f}"/>'
             f'<circle cx="{at(point.x):.1f}" cy="{up(point.value):.1f}" r="5"/>'
-            f'<text class="name" x="{at(point.x) + 9:.1f}" y="{up(point.value) - 6:.1f}">'
-            f"{escape(_short(point.name))}</text></g>"
+            f'<text class="name" x="{at(point.x) + 10:.1f}" y="{name:.1f}">{escape(_short(point.name))}</text></g>'
         )
     return _svg(height, body, f"accuracy against {label}")
 
@@ -112,6 +112,15 @@ def histogram(values: Sequence[int], label: str, *, bins: int = 24) -> str:
     ]
     body.append(f'<text class="tick" x="{WIDTH / 2}" y="145">{escape(label)}</text>')
     return _svg(height, body, label)
+
+
+def _apart(heights: Sequence[float]) -> list[float]:
+    """Heights of names, moved down where two would overlap."""
+    order = sorted(range(len(heights)), key=heights.__getitem__)
+    moved, last = list(heights), float("-inf")
+    for i in order:
+        moved[i] = last = max(heights[i], last + 13)
+    return moved
 
 
 def _axis(height: int, ticks: Sequence[float], most: float, form: str) -> str:

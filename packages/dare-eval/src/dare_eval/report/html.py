@@ -15,13 +15,15 @@ REASONS: Final = 10
 TEXT: Final = 2_000
 """Characters of a completion that are shown."""
 
+_POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+
 _STYLE: Final = """
 :root { color-scheme: light dark; --bg: #fdfdfb; --fg: #1f2428; --soft: #667; --line: #d9dbe0; --card: #f3f4f2;
   --warn: #9a5b00; --a: #2b6cb0; --late: 220 70% 50%; }
 @media (prefers-color-scheme: dark) { :root { --bg: #16181c; --fg: #e6e6e3; --soft: #9aa0a8; --line: #33373d;
   --card: #1e2126; --warn: #f0b45b; --a: #7db3ea; } }
 * { box-sizing: border-box; }
-body { margin: 0 auto; max-width: 1080px; padding: 2rem 1.25rem 4rem; background: var(--bg); color: var(--fg);
+body { margin: 0 auto; max-width: 1200px; padding: 2rem 1.25rem 4rem; background: var(--bg); color: var(--fg);
   font: 15px/1.5 system-ui, sans-serif; }
 h1 { font-size: 1.6rem; margin: 0 0 1rem; } h2 { font-size: 1.2rem; margin: 2.5rem 0 .5rem; }
 h3 { font-size: .95rem; margin: 1.5rem 0 .4rem; color: var(--soft); font-weight: 600; }
@@ -69,7 +71,7 @@ def html_report(records: Sequence[tuple[str, Record]]) -> str:
     page = (
         '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Scores</title>'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">"
+        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
         f'<link rel="icon" href="data:,"><style>{_STYLE}</style></head><body><h1>Scores</h1>'
         f'<div class="wide">{table}</div>{plots}{sections}</body></html>\n'
     )
@@ -102,7 +104,7 @@ def _section(name: str, record: Record) -> str:
     failures = f"<h3>failures by reason</h3>{bars(faults)}" if faults else ""
     return (
         f"<h2>{escape(name)}: {record.score:.1%}</h2>"
-        f"{suspicions or '<p class=fine>No check objects.</p>'}{failures}"
+        f"{suspicions or '<p class=fine>None of the checks objects.</p>'}{failures}"
         f"<h3>lengths in tokens: mean {sizes.mean:.1f}, median {sizes.median}, longest {sizes.longest};"
         f" {sizes.ended:.0%} end by themselves, {sizes.empty:.0%} are empty</h3>"
         f"{histogram([row.tokens for row in record.rows], 'tokens before the end')}"

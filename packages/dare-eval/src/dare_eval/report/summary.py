@@ -41,9 +41,10 @@ def reasons(record: Record) -> list[tuple[str, int]]:
 
 
 def _kind(row: Row) -> str:
+    kind = "wrong" if row.status == "ok" else row.status
     if _EXPECTED.fullmatch(row.reason):
-        return f"{row.status}: another answer"
-    return f"{row.status}: {_DETAILS.sub('…', row.reason)[:80]}"
+        return f"{kind}: another answer"
+    return f"{kind}: {_DETAILS.sub('…', row.reason)[:80]}"
 
 
 def examples(record: Record) -> list[Row]:

@@ -19,8 +19,9 @@ class Addition(GeneratedTask):
     Canonical form: the two operands in ascending order; `57+68` and `68+57` are one problem.
     Chance: the likeliest sum, always the same one.
 
-    >>> Addition(digits=2).generate("test", 1, seed=0)[0]
-    Item(uid=7931409563489541709, prompt='73+28=', answer='101', data={})
+    >>> item = Addition(digits=2).generate("test", 1, seed=0)[0]
+    >>> item.uid, item.prompt, item.answer
+    (7931409563489541709, '73+28=', '101')
     """
 
     digits: int = 3

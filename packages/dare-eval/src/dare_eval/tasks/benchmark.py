@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from importlib import resources
+from importlib import import_module, resources
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -14,8 +14,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from dare_eval.hints import did_you_mean
 from dare_eval.tasks.base import SPLITS, Item, Split, Task, uid_of
-from dare_eval.tasks.judges import JUDGES
-from dare_eval.tasks.rows import READERS, BadRow, Fields
+from dare_eval.tasks.judges import JUDGES, Judge
+from dare_eval.tasks.rows import READERS, BadRow, Fields, Reader
 from dare_eval.tasks.source import DataError, read_rows
 from dare_eval.verify import Verdict
 
@@ -54,9 +54,9 @@ class Sheet(_Closed):
     shots: Split | None = None
     """Where demonstrations come from; None for benchmarks that show none."""
     read: str
-    """Function of `dare_eval.tasks.rows` that reads a row."""
+    """Function of `dare_eval.tasks.rows` that reads a row, or `package.module:function`."""
     judge: str
-    """Kind of answer, in `dare_eval.tasks.judges`."""
+    """Kind of answer, in `dare_eval.tasks.judges`, or `package.module:judge`."""
     prompts: Mapping[str, str]
     """Ways to put the question; the first is the default."""
     answer: str = "{answer}"
@@ -81,13 +81,39 @@ def sheet_names() -> list[str]:
 def sheet(name: str) -> Sheet:
     """The sheet of a benchmark.
 
+    Args:
+        name: one of `sheet_names()`, or a file of your own that ends with `.yaml`.
+
     Raises:
-        ValueError: for an unknown name.
+        ValueError: for an unknown name, or a file that is no sheet.
     """
-    if name not in sheet_names():
+    if name.endswith(".yaml"):
+        path: Any = Path(name)
+    elif name in sheet_names():
+        path = resources.files("dare_eval.tasks") / "sheets" / f"{name}.yaml"
+    else:
         raise ValueError(f"unknown benchmark {name!r}{did_you_mean(name, sheet_names())}")
-    text = (resources.files("dare_eval.tasks") / "sheets" / f"{name}.yaml").read_text(encoding="utf-8")
-    return Sheet.model_validate({"name": name} | yaml.safe_load(text))
+    try:
+        return Sheet.model_validate({"name": Path(name).stem} | yaml.safe_load(path.read_text(encoding="utf-8")))
+    except (OSError, yaml.YAMLError, TypeError) as error:
+        raise ValueError(f"cannot read the sheet {name}: {error}") from error
+
+
+def _known(kind: str, name: str, known: Mapping[str, Any]) -> Any:
+    """A reader or judge by name, or by `package.module:attribute`.
+
+    Raises:
+        ValueError: for an unknown name, or an address where there is none.
+    """
+    if ":" not in name:
+        if name not in known:
+            raise ValueError(f"unknown {kind} {name!r}{did_you_mean(name, known)}, or package.module:attribute")
+        return known[name]
+    module, _, attribute = name.partition(":")
+    try:
+        return getattr(import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise ValueError(f"cannot import {kind} {name!r}: {error}") from error
 
 
 @dataclass(frozen=True)
@@ -130,7 +156,11 @@ class Benchmark(Task):
     @property
     def verifier(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
         """Of the sheet's kind of answer."""
-        return JUDGES[self.sheet.judge].version
+        return self._judge.version
+
+    @property
+    def _judge(self) -> Judge:
+        return _known("judge", self.sheet.judge, JUDGES)
 
     @property
     def options(self) -> dict[str, Any]:
@@ -185,11 +215,11 @@ class Benchmark(Task):
 
     def verify(self, item: Item, completion: str) -> Verdict:
         """By the sheet's kind of answer."""
-        return JUDGES[self.sheet.judge].strict(item.data, completion)
+        return self._judge.strict(item.data, completion)
 
     def lenient(self, item: Item, completion: str) -> bool | None:
         """By the lenient filter of the sheet's kind of answer."""
-        return JUDGES[self.sheet.judge].lenient(item.data, completion)
+        return self._judge.lenient(item.data, completion)
 
     def read(self, split: Split, *, likelihood: bool = False) -> tuple[list[Item], dict[str, int]]:
         """All problems of a split, and why how many rows were left out.
@@ -209,10 +239,11 @@ class Benchmark(Task):
             raise ValueError(f"task {self.name!r} has no answers to choose from; use mode 'generate'")
         items: dict[int, Item] = {}
         dropped: Counter[str] = Counter()
+        reader: Reader = _known("reader", self.sheet.read, READERS)
         where = self.sheet.splits[split], self.data
         for config, row in read_rows(self.name, self.sheet.hub, self.sheet.configs, split, *where):
             try:
-                fields = READERS[self.sheet.read](row)
+                fields = reader(row)
             except BadRow as error:
                 dropped[str(error)] += 1
                 continue

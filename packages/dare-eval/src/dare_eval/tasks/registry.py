@@ -29,7 +29,7 @@ def get_task(name: str, options: Mapping[str, Any] | None = None, *, data: Path 
     """A task by name, or by `"package.module:Class"` for one of your own.
 
     Args:
-        name: one of `names()`, or the address of a `GeneratedTask` subclass.
+        name: one of `names()`, the address of a `GeneratedTask` subclass, or a file `….yaml` with a benchmark's sheet.
         options: the task's options, e.g. `{"digits": 6}`; the others keep their defaults.
         data: a folder with the rows of a benchmark, in place of the hub.
 
@@ -42,7 +42,7 @@ def get_task(name: str, options: Mapping[str, Any] | None = None, *, data: Path 
     >>> get_task("gsm8k").options
     {'prompt': 'boxed', 'only': ''}
     """
-    if name in sheet_names():
+    if name in sheet_names() or name.endswith(".yaml"):
         chosen = dict(options or {})
         for key, value in chosen.items():
             if key not in ("prompt", "only"):

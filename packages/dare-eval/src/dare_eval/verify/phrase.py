@@ -14,7 +14,7 @@ WINDOW: Final = 20_000
 LONGEST: Final = 400
 """A completion without a phrase is the answer itself where it is one line of at most so many characters."""
 
-_SAYS: Final = re.compile(r"\banswer(?: is|:|：)[ \t]*:?[ \t]*([^\n]*)", re.IGNORECASE)
+_SAYS: Final = re.compile(r"\banswer(?: is|:|：)[ \t]*:?[ \t]*", re.IGNORECASE)
 _END: Final = re.compile(r"[.!?](?:\s|$)")
 _FORM: Final = re.compile(r"[\s*_`\"'“”‘’$]+|\\(?:text|mathrm|mathbf|boxed)|[{}]")
 
@@ -38,7 +38,7 @@ def phrase(completion: str, answer: str) -> Verdict:
     if not expected:
         raise ValueError("expected an answer of at least one word, got none; drop the row")
     text = completion[-WINDOW:].strip()
-    said = [match[1] for match in _SAYS.finditer(text)]
+    said = [text[match.end() :].partition("\n")[0] for match in list(_SAYS.finditer(text))[-1:]]
     found = last_box(text)
     if found is None and said:
         found = said[-1] if _plain(said[-1]) == expected else _END.split(said[-1], maxsplit=1)[0]
