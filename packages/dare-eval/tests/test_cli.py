@@ -127,6 +127,8 @@ def test_existing_record(checkpoint: str, tmp_path: Path, capsys: pytest.Capture
             "expected `--gen-length` with sizes",
         ),
         (("run", "sort", "--model", "M", "--data", "."), "`data`: task 'sort' makes its problems itself"),
+        (("run", "sort", "--model", "M", "--data", "miniature"), "task 'sort' has no miniature"),
+        (("run", "gsm8k", "--model", "no/model", "--data", "miniature"), "no/model"),
         (("run", "gsm8k", "--model", "M", "--data", "."), "expected test.jsonl (or .json, .parquet, .csv)"),
         (("run", "sort", "--model", "M", "--mode", "likelihood"), "no answers to choose from"),
         (("run", "sort", "--model", "M", "--workers", 0), "`workers`: expected at least 1, got 0"),

@@ -226,11 +226,66 @@ def test_nothing_else_does(line):
         encode(object())
 
 
-def test_levels_are_required_and_reported():
+def test_levels_are_required_and_reported(monkeypatch):
     with pytest.raises(SandboxError, match="expected isolation by namespaces, got none on this system"):
         Sandbox(python="/nonexistent/python")
     with pytest.raises(ValueError, match="`slots`: expected at least 1, got 0"):
         Sandbox(slots=0)
+    with pytest.raises(ValueError, match="expected one of namespaces, rlimits, got 'none'"):
+        Sandbox(require="none")
+    monkeypatch.setenv("DARE_SANDBOX", "jail")
+    with pytest.raises(ValueError, match="DARE_SANDBOX: expected one of namespaces, rlimits, got 'jail'"):
+        Sandbox()
+
+
+AT_RLIMITS = (
+    "leaves at once", "leaves politely", "leaves in a call", "equals everything", "a number that equals everything",
+    "a repr that lies", "prints a verdict", "never ends", "needs much memory",
+)  # fmt: skip
+
+
+def test_where_there_are_limits_only(monkeypatch):
+    """Such a system is refused unless it is accepted by name; then what limits can stop is stopped."""
+    monkeypatch.setattr("dare_eval.sandbox.box.reached_level", lambda python: "rlimits")
+    with pytest.raises(SandboxError, match=r"got rlimits on this system.*DARE_SANDBOX=rlimits"):
+        Sandbox()
+    monkeypatch.setenv("DARE_SANDBOX", "rlimits")
+    python = "/usr/bin/python3" if os.getuid() == 0 else None
+    if python is not None and not Path(python).exists():
+        pytest.skip("as root this needs an interpreter that another user may execute")
+    box = Sandbox(python=python)
+    assert box.level == "rlimits"
+    honest = box.functions(HONEST, TESTS, entry_point="f")
+    assert (honest.passed, honest.level) == (True, "rlimits")
+    more = {
+        "never ends": "while True:\n    pass",
+        "needs much memory": "x = bytearray(3 << 30)\ndef f(x):\n    return x * x",
+    }
+    jobs = [({**HOSTILE, **more}[name], TESTS) for name in AT_RLIMITS]
+    judged = box.map(("functions", job, {"entry_point": "f"}) for job in jobs)
+    assert [(name, one.passed) for name, one in zip(AT_RLIMITS, judged, strict=True)] == [
+        (name, False) for name in AT_RLIMITS
+    ]
+    until = time.monotonic() + 2
+    while processes() and time.monotonic() < until:
+        time.sleep(0.02)
+    assert processes() == []
+
+
+def test_evaluation_complains_before_it_decodes(monkeypatch):
+    """And a record tells the level."""
+    from dare_eval.tasks import get_task, miniature
+    from dare_eval.verify.code import shared_sandbox
+
+    task = get_task("humaneval", data=miniature("humaneval"))
+    assert task.conditions() == {"sandbox": "namespaces"}
+    monkeypatch.setattr("dare_eval.sandbox.box.reached_level", lambda python: "rlimits")
+    shared_sandbox.cache_clear()
+    try:
+        with pytest.raises(SandboxError, match="got rlimits on this system"):
+            task.conditions()
+    finally:
+        shared_sandbox.cache_clear()
 
 
 @pytest.mark.parametrize(

@@ -149,6 +149,15 @@ def test_repository_is_fetched_file_by_file(damaged, monkeypatch):
     assert {"config.json", "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"} <= set(asked)
 
 
+def test_an_unreachable_hub_is_told_with_the_name(monkeypatch):
+    def offline(*_, **__):
+        raise OSError("no\nroute")
+
+    monkeypatch.setattr(checkpoint, "cached_file", offline)
+    with pytest.raises(CheckpointError, match="got 'someone/model': no route"):
+        load("someone/model")
+
+
 @pytest.mark.wheel
 def test_save_refuses_an_existing_path(golden, tmp_path):
     with pytest.raises(CheckpointError, match="exists; remove it or choose another"):

@@ -364,3 +364,20 @@ def test_what_the_base_does_not_record_may_be_given(tmp_path):
     again = load(tmp_path / "adapter", mask_token_id=2, block_length=8)
     assert (again.mask_id, again.block_length) == (2, 8)
     assert torch.equal(again(canvas(lm)), lm(canvas(lm)))
+
+
+def test_an_adapter_of_the_hub_is_fetched_file_by_file(tmp_path, monkeypatch):
+    example("llada", dtype="float32").save(tmp_path / "base")
+    lm = trained(load(tmp_path / "base"))
+    lora.save(lm, tmp_path / "adapter")
+    asked = []
+
+    def fake(repository, name, *, _raise_exceptions_for_missing_entries):
+        assert repository == "someone/adapter"
+        asked.append(name)
+        file = tmp_path / "adapter" / name
+        return str(file) if file.exists() else None
+
+    monkeypatch.setattr(importlib.import_module("dare_models.checkpoint"), "cached_file", fake)
+    assert choices(load("someone/adapter")) == choices(lm)
+    assert asked == ["adapter_config.json", "adapter_model.safetensors", "dare_adapter.json"]

@@ -20,7 +20,8 @@ from dare_eval.comparison import Comparison, compare
 from dare_eval.presets import preset_names, preset_sheet
 from dare_eval.protocol import Protocol
 from dare_eval.record import UNDECIDED, Record, first_error, refuse_overwrite, write_text
-from dare_eval.tasks import get_task
+from dare_eval.sandbox import SandboxError
+from dare_eval.tasks import get_task, miniature
 from dare_eval.tasks.benchmark import sheet, sheet_names
 from dare_eval.tasks.registry import TASKS
 
@@ -56,7 +57,7 @@ def _one_line(error: Exception) -> str | None:
     format_message = getattr(error, "format_message", None)
     if callable(format_message):  # click's errors; typer has them from the click it brings or the one installed
         return f"{format_message()} See dare-eval --help."
-    return " ".join(str(error).split()) if isinstance(error, (ValueError, OSError)) else None
+    return " ".join(str(error).split()) if isinstance(error, (ValueError, OSError, SandboxError)) else None
 
 
 @commands.command()
@@ -97,7 +98,9 @@ def run(
     likelihood: Annotated[
         list[str] | None, typer.Option(help="Setting of likelihood mode, key=value; may be repeated.")
     ] = None,
-    data: Annotated[Path | None, typer.Option(help="Folder with a benchmark's rows, in place of the hub.")] = None,
+    data: Annotated[
+        Path | None, typer.Option(help="Folder with a benchmark's rows, in place of the hub; `miniature` for our few.")
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="Write the score record here.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing record.")] = False,
     cache: Annotated[Path | None, typer.Option(help="Folder of finished rows: a stopped run goes on.")] = None,
@@ -112,6 +115,7 @@ def run(
     if out is not None:
         refuse_overwrite(out, force)
     chosen = _pairs("--options", options)
+    data = miniature(task) if data == Path("miniature") else data
     given = {
         "n": n,
         "split": split,
@@ -195,7 +199,7 @@ def list_protocols() -> None:
     table = Table("protocol", "what", Column("tasks", overflow="fold"))
     for name in preset_names():
         known = preset_sheet(name)
-        table.add_row(name, known.about, ", ".join(known.tasks) or "all")
+        table.add_row(name, known.about, ", ".join([*known.tasks, *(["all others"] if known.others else [])]))
     Console().print(table)
 
 

@@ -23,6 +23,7 @@ from dare_models.families.family import Family
 
 CONFIG, WEIGHTS, INDEX, TOKENIZER = "config.json", "model.safetensors", "model.safetensors.index.json", "tokenizer.json"
 SIDECAR, ADAPTER = "dare_model.json", "adapter_config.json"
+ADAPTER_WEIGHTS, ADAPTER_SIDECAR = "adapter_model.safetensors", "dare_adapter.json"
 TOKENIZER_FILES = (
     *(TOKENIZER, "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "chat_template.jinja"),
     *("vocab.json", "merges.txt"),
@@ -50,7 +51,7 @@ def locate(path: str | os.PathLike[str]) -> Path:
         path: a folder, or the id `owner/name` of a repository, unless a local folder is called `owner`.
 
     Raises:
-        CheckpointError: it is neither.
+        CheckpointError: it is neither, or the Hub cannot be reached.
     """
     folder = Path(path)
     if folder.is_dir():
@@ -58,13 +59,22 @@ def locate(path: str | os.PathLike[str]) -> Path:
     owner = folder.parts[0] if len(folder.parts) == 2 and not folder.is_absolute() else "."
     if Path(owner).exists():
         raise CheckpointError(f"expected a folder, or the `owner/name` of a Hub repository, got {str(path)!r}")
-    return _fetch(str(path))
+    try:
+        return _fetch(str(path))
+    except OSError as error:
+        reason = " ".join(str(error).split())[:200]
+        raise CheckpointError(f"expected a folder or a Hub repository, got {str(path)!r}: {reason}") from error
 
 
 def _fetch(repository: str) -> Path:
     def get(name: str, *, needed: bool) -> str | None:
         return cached_file(repository, name, _raise_exceptions_for_missing_entries=needed)
 
+    adapter = get(ADAPTER, needed=False)
+    if adapter is not None:
+        get(ADAPTER_WEIGHTS, needed=True)
+        get(ADAPTER_SIDECAR, needed=False)
+        return Path(adapter).parent
     config = get(CONFIG, needed=True)
     assert config is not None
     folder = Path(config).parent

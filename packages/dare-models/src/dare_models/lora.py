@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 __all__ = ["attach", "disabled", "load", "merge", "save", "unload"]
 
-WEIGHTS, SIDECAR = "adapter_model.safetensors", "dare_adapter.json"
+WEIGHTS, SIDECAR = checkpoint.ADAPTER_WEIGHTS, checkpoint.ADAPTER_SIDECAR
 NAME = "default"
 
 

@@ -84,7 +84,7 @@ class Worker:
         room -= self.config.gen_length if protocol.mode == "generate" else 0
         self.prompts = [self._prompt(item, room) for item in self.items]
         self.answers = [self._answers(i, room) for i in range(len(self.items))]
-        self._backend = backend
+        self._backend, self._conditions = backend, self.task.conditions()
         self.units = [Unit(item, sample) for item in range(len(self.items)) for sample in range(protocol.samples)]
 
     def facts(self) -> Facts:
@@ -97,7 +97,9 @@ class Worker:
             checkpoint=model.fingerprint(),
             device=_device(model.device),
             dtype=str(model.dtype).removeprefix("torch."),
-            versions={"python": platform.python_version()} | {name: version(name) for name in _PACKAGES},
+            versions={"python": platform.python_version()}
+            | {name: version(name) for name in _PACKAGES}
+            | self._conditions,
             model=getattr(model, "source", None) or "",
             decoding=str(self.config) if self.protocol.mode == "generate" else "",
             block_length=model.block_length if model.attention == "block_causal" else None,

@@ -21,6 +21,8 @@ another user; nothing is claimed for network and foreign files."""
 
 LEVELS: Final[tuple[Level, ...]] = ("namespaces", "rlimits")
 SUPERVISOR = Path(__file__).with_name("supervisor.py")
+OVERRIDE: Final = "DARE_SANDBOX"
+"""Environment variable that names the level to accept."""
 FIRST_USER = 61_000
 USERS = 1_000
 
@@ -72,11 +74,13 @@ class Sandbox:
     Args:
         slots: jobs at once; None takes the number of cores.
         limits: of each job.
-        require: the least level; `rlimits` has to be asked for, since it does not keep programs from network and files.
+        require: the least level; None takes the one that DARE_SANDBOX names, or namespaces. `rlimits` has to be asked
+            for, since it does not keep programs from network and files.
         python: interpreter of the programs; None takes this one.
 
     Raises:
         SandboxError: the level cannot be reached here.
+        ValueError: an unknown level, or no slots.
     """
 
     def __init__(
@@ -84,19 +88,23 @@ class Sandbox:
         *,
         slots: int | None = None,
         limits: Limits | None = None,
-        require: Level = "namespaces",
+        require: Level | None = None,
         python: str | None = None,
     ) -> None:
         self.slots = os.cpu_count() or 1 if slots is None else slots
         if self.slots < 1:
             raise ValueError(f"`slots`: expected at least 1, got {slots}")
+        required = os.environ.get(OVERRIDE, "namespaces") if require is None else require
+        if required not in LEVELS:
+            raise ValueError(f"`require`, {OVERRIDE}: expected one of {', '.join(LEVELS)}, got {required!r}")
         self.limits = Limits() if limits is None else limits
         self.python = os.path.realpath(sys.executable) if python is None else python
         self.level: Level | None = reached_level(self.python)
-        if self.level is None or (require == "namespaces" and self.level != "namespaces"):
+        if self.level is None or (required == "namespaces" and self.level != "namespaces"):
             raise SandboxError(
-                f"expected isolation by {require}, got {self.level or 'none'} on this system; allow user namespaces, "
-                "run as root with CAP_SYS_ADMIN, or accept less: require='rlimits' (network and files stay reachable)"
+                f"expected isolation by {required}, got {self.level or 'none'} on this system; allow user namespaces, "
+                f"run as root with CAP_SYS_ADMIN, or accept less: require='rlimits' or {OVERRIDE}=rlimits (network and"
+                " files stay reachable; as root this wants an interpreter that other users may execute)"
             )
         self._free: SimpleQueue[int] = SimpleQueue()
         for slot in range(self.slots):

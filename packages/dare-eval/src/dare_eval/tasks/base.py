@@ -92,6 +92,10 @@ class Task(Protocol):
         """Judge the text before the first end token."""
         ...
 
+    def conditions(self) -> dict[str, str]:
+        """What of this machine a verdict depends on, for the record; complains where it does not suffice."""
+        return {}
+
     def lenient(self, item: Item, completion: str) -> bool | None:
         """Whether a more lenient filter finds the right answer; None without such a filter.
 

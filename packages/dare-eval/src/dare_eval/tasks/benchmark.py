@@ -217,6 +217,14 @@ class Benchmark(Task):
         """By the sheet's kind of answer."""
         return self._judge.strict(item.data, completion)
 
+    def conditions(self) -> dict[str, str]:
+        """The level of the sandbox, where programs are judged.
+
+        Raises:
+            SandboxError: where the system does not allow the level that is required.
+        """
+        return self._judge.conditions()
+
     def lenient(self, item: Item, completion: str) -> bool | None:
         """By the lenient filter of the sheet's kind of answer."""
         return self._judge.lenient(item.data, completion)

@@ -9,6 +9,7 @@ from typing import Any, Final
 from dare_eval.verify import Verdict, choice, code_cases, code_streams, code_tests, gsm8k, instructions, math, phrase
 from dare_eval.verify.choice import VERSION as CHOICE
 from dare_eval.verify.code import VERSION as CODE
+from dare_eval.verify.code import shared_sandbox
 from dare_eval.verify.gsm8k import VERSION as GSM8K
 from dare_eval.verify.instructions import VERSION as INSTRUCTIONS
 from dare_eval.verify.math import VERSION as MATH
@@ -29,11 +30,13 @@ class Judge:
         version: of the verifier.
         strict: the verifier.
         lenient: a filter that forgives form, if there is one: is the answer right?
+        conditions: what of this machine a verdict depends on.
     """
 
     version: str
     strict: Verify
     lenient: Callable[[Mapping[str, Any], str], bool | None] = lambda data, completion: None
+    conditions: Callable[[], dict[str, str]] = dict
 
 
 def _number(data: Mapping[str, Any], completion: str) -> Verdict:
@@ -93,7 +96,7 @@ JUDGES: Final[dict[str, Judge]] = {
     "number": Judge(GSM8K, _number, _last_number),
     "mathematics": Judge(MATH, _mathematics, _last_number),
     "letter": Judge(CHOICE, _letter),
-    "code": Judge(CODE, _code),
+    "code": Judge(CODE, _code, conditions=lambda: {"sandbox": str(shared_sandbox().level)}),
     "instructions": Judge(INSTRUCTIONS, _instructions, _loosely),
     "phrase": Judge(PHRASE, _phrase),
 }

@@ -9,7 +9,7 @@ from typing import Any, Final, Literal
 from dare_eval.sandbox import Judgement, Sandbox
 from dare_eval.verify.verdict import Verdict
 
-__all__ = ["VERSION", "code_cases", "code_streams", "code_tests", "extract_code"]
+__all__ = ["VERSION", "code_cases", "code_streams", "code_tests", "extract_code", "shared_sandbox"]
 
 VERSION: Final = "code/1"
 LONGEST: Final = 100_000
@@ -72,7 +72,7 @@ def code_tests(
     helpers = _without(prompt, entry_point)
     body = code[:1] in " \t"  # what a prompt that ends inside a function goes on with
     program = f"{prompt if body or helpers is None else helpers}\n{code}\n"
-    box = _shared() if sandbox is None else sandbox
+    box = shared_sandbox() if sandbox is None else sandbox
     return _verdict(box.functions(program, listed, entry_point=entry_point, setup=helpers or ""), code)
 
 
@@ -90,7 +90,7 @@ def code_cases(
     code = extract_code(completion, entry_point.rpartition(".")[2])
     if code is None:
         return Verdict.unparsable("no code")
-    return _verdict((_shared() if sandbox is None else sandbox).cases(code, entry_point, cases), code)
+    return _verdict((shared_sandbox() if sandbox is None else sandbox).cases(code, entry_point, cases), code)
 
 
 def code_streams(completion: str, cases: Sequence[tuple[str, str]], *, sandbox: Sandbox | None = None) -> Verdict:
@@ -104,7 +104,7 @@ def code_streams(completion: str, cases: Sequence[tuple[str, str]], *, sandbox: 
     code = extract_code(completion)
     if code is None:
         return Verdict.unparsable("no code")
-    return _verdict((_shared() if sandbox is None else sandbox).streams(code, cases), code)
+    return _verdict((shared_sandbox() if sandbox is None else sandbox).streams(code, cases), code)
 
 
 def _verdict(judgement: Judgement, code: str) -> Verdict:
@@ -125,5 +125,10 @@ def _without(prompt: str, entry_point: str | None) -> str | None:
 
 
 @cache
-def _shared() -> Sandbox:
+def shared_sandbox() -> Sandbox:
+    """The sandbox of this process, for verifiers that are given none.
+
+    Raises:
+        SandboxError: where the system does not allow its level.
+    """
     return Sandbox()
