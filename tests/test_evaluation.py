@@ -96,6 +96,23 @@ def test_prompts_get_the_same_answer_wherever_they_are_put(checkpoint: Path) -> 
     assert 0 <= record.pass_at(1) == record.score <= record.pass_at(3)
 
 
+def test_demonstrations_are_lost_before_the_question(checkpoint: Path) -> None:
+    """User case P10 in an evaluation: what is left is the prompt with fewer demonstrations, and the record says so."""
+    lm = dare_models.load(checkpoint, dtype="float64")
+    room = lm.spec.max_positions
+    common: dict[str, Any] = {"data": miniature("gsm8k"), "chat": False, "template": "x" * (room // 4) + "{prompt}"}
+    wanted = evaluate(lm, Protocol.preset("dare-core", "gsm8k", shots=3, **common, **_short(6)))
+    fewer = evaluate(lm, Protocol.preset("dare-core", "gsm8k", shots=1, **common, **_short(6)))
+    assert {row.dropped for row in wanted.rows} == {2}
+    assert {row.dropped for row in fewer.rows} == {0}
+    assert wanted.prompts == fewer.prompts
+    assert [row.completion for row in wanted.rows] == [row.completion for row in fewer.rows]
+    with pytest.raises(ValueError, match="expected a question of at most"):
+        evaluate(
+            lm, Protocol.preset("dare-core", "gsm8k", **common | {"template": "x" * room + "{prompt}"}, **_short(6))
+        )
+
+
 def test_stop_texts_cut(checkpoint: Path) -> None:
     lm = dare_models.load(checkpoint, dtype="float64")
     whole = Protocol.preset("dare-core", "gsm8k", data=miniature("gsm8k"), chat=False, **_short(8))

@@ -344,6 +344,7 @@ def test_records_with_several_completions_are_compared_by_problem(protocol: Call
     assert (found.only_a, found.only_b) == (5, 10)
     assert found.difference == pytest.approx(b.score - a.score)
     assert found.interval == found.bootstrap
+    assert found.test == "sign test over problems"
     assert found.interval[0] < found.difference < found.interval[1]
 
 

@@ -375,7 +375,7 @@ def _print_comparison(result: Comparison, a: Path, b: Path) -> None:
     console.print(table)
     console.print(
         f"b − a: {result.difference:+.1%}  {result.level:.0%} interval [{low:+.1%}, {high:+.1%}], paired over"
-        f" {result.n} problems; exact McNemar p = {result.p_value:.3g}: {result.conclusion}.",
+        f" {result.n} problems; {result.test} p = {result.p_value:.3g}: {result.conclusion}.",
         markup=False,
     )
     low, high = result.bootstrap

@@ -49,6 +49,13 @@ class Comparison:
     """Exact two-sided McNemar test of "equally good"; with several completions per problem, a sign test."""
     notes: tuple[str, ...]
     """What else differs without deciding the score."""
+    samples: int = 1
+    """Completions per problem."""
+
+    @property
+    def test(self) -> str:
+        """Name of the test behind the p-value."""
+        return "exact McNemar" if self.samples == 1 else "sign test over problems"
 
     @property
     def conclusion(self) -> str:
@@ -96,6 +103,7 @@ def compare(a: Record, b: Record, *, level: float = 0.95, ignore: Collection[str
         only_b=only_b,
         p_value=mcnemar(only_a, only_b),
         notes=tuple(_notes(a, b, ignore)),
+        samples=a.protocol.samples,
     )
 
 
