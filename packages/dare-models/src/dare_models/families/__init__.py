@@ -87,7 +87,9 @@ def family_for(fields: dict[str, object]) -> Family:
         if family.architecture in wanted:
             return family
     known = [family.architecture for family in families]
-    raise ValueError(f"expected `architectures` in config.json to name one of {known}, got {names!r}")
+    causal = any(family.stock_class.__name__ in wanted for family in AUTOREGRESSIVE)
+    hint = "; make it one with `from_autoregressive`" if causal else ""
+    raise ValueError(f"expected `architectures` in config.json to name one of {known}, got {names!r}{hint}")
 
 
 def register() -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NoReturn, cast
 
 from dare_models.dtypes import as_dtype, dtype_name
+from dare_models.families.bounds import find_fault
 
 # What transformers adds to the fields while it reads a file.
 HOW_IT_WAS_READ = (
@@ -61,8 +63,11 @@ class Layout:
             fields: config.json of the original.
 
         Raises:
-            ValueError: a field is missing, or asks for something that the stock class does not compute.
+            ValueError: a field is missing, out of any range, or asks for something that the stock class does not
+                compute.
         """
+        if fault := find_fault(fields, self.names):
+            refuse(*fault)
         for name in self.essential:
             if fields.get(name) is None:
                 refuse(name, "a value", None)
@@ -73,6 +78,20 @@ class Layout:
         for name in (*self.names.values(), *FOREIGN):
             if name in fields and name not in self.names:
                 refuse(name, "the original's fields alone", fields[name])
+
+    def explain(self, fields: Mapping[str, Any], error: Exception) -> ValueError:
+        """Return an error that says by the original's name which field transformers does not accept.
+
+        Args:
+            fields: config.json of the original.
+            error: what transformers says.
+        """
+        reason = " ".join(str(error).split())
+        if (found := re.search(r"field '(\w+)'", reason)) is None:
+            return ValueError(f"config.json: expected fields that transformers accepts, got {reason}")
+        name = {native: original for original, native in self.names.items()}.get(found[1], found[1])
+        expected = f"what transformers accepts ({reason})"
+        return ValueError(f"config field `{name}`: expected {expected}, got {fields.get(name)!r}")
 
     def native(self, fields: Mapping[str, Any]) -> dict[str, Any]:
         """Translate original config fields into those of the stock class.
@@ -103,7 +122,12 @@ class OriginalConfig:
     def __init__(self, **fields: Any) -> None:
         read = {**(fields or self.layout.release)}
         self.layout.check(read)
-        super().__init__(**copy.deepcopy(self.layout.native(read)))
+        try:
+            super().__init__(**copy.deepcopy(self.layout.native(read)))
+        except ValueError:
+            raise
+        except Exception as error:  # transformers' validators raise kinds of their own
+            raise self.layout.explain(read, error) from error
         self.original = {name: value for name, value in copy.deepcopy(read).items() if name not in HOW_IT_WAS_READ}
         self.as_read = copy.deepcopy(self.in_force())
 
