@@ -74,17 +74,21 @@ class ModelConfig(Base):
 
 
 class TaskData(Base):
-    """Problems from a dare-eval task generator."""
+    """Problems of a dare-eval task or benchmark: its training split, judged by its verifier."""
 
     kind: Literal["task"] = "task"
     task: str
-    """Name of the task, e.g. `sort`."""
+    """Name of the task, e.g. `sort` or `gsm8k`."""
     options: dict[str, int | str | bool] = {}
     """Options of the task, e.g. `{digits: 8}`."""
-    size: int = Field(ge=1)
-    """How many distinct problems of the training split to draw."""
+    size: int | None = Field(default=None, ge=1)
+    """How many distinct problems of the training split; None takes all of a benchmark, 1,000 of a generated task."""
     seed: int = 0
     """Seed of the draw."""
+    folder: Path | None = None
+    """A benchmark's rows, in place of the hub."""
+    chat: bool = False
+    """Put the prompts as user messages, by the checkpoint's chat template."""
 
 
 class JsonlData(Base):
@@ -202,14 +206,16 @@ class LogConfig(Base):
 
 
 class ValidationConfig(Base):
-    """Accuracy on the validation split while training."""
+    """Accuracy on problems that are not trained on, while training."""
 
     every: int = Field(default=0, ge=0)
     """Steps between validations; 0 for none."""
     n: int = Field(default=256, ge=1)
     """Problems."""
+    split: Literal["train", "validation", "test"] = "validation"
+    """Which split; some benchmarks have no validation split."""
     seed: int = 0
-    """Seed of the draw from the validation split."""
+    """Seed of the draw from the split."""
     decode: Decode | None = None
     """How completions are sampled; in RL the rollout's settings at temperature 0 by default."""
 

@@ -9,14 +9,15 @@ from typing import Any
 
 import torch
 
-from dare_eval.tasks import GeneratedTask, Item, generated_task
+from dare_eval.sandbox import SandboxError
+from dare_eval.tasks import Item, Task, get_task
 from dare_models import DiffusionLM
 from dare_objectives.keyed import PURPOSES, fold, make_key
 
 from .config import DataConfig, JsonlData, TaskData
 from .errors import DataError
 
-__all__ = ["Row", "encode_texts", "load_rows", "load_task", "rows_of_step"]
+__all__ = ["Row", "encode_pairs", "encode_prompts", "load_rows", "load_task", "rows_of_step"]
 
 _MASK_63 = (1 << 63) - 1
 
@@ -33,19 +34,23 @@ class Row:
     columns: dict[str, Any] = field(default_factory=dict)
     """The other columns, forwarded to rewards."""
     item: Item | None = None
-    """The problem, where the row comes from a task generator."""
+    """The problem, where the row comes from a task."""
+    chat: bool = False
+    """Whether the prompt is a user message."""
 
 
-def load_task(config: TaskData) -> GeneratedTask:
-    """The task generator of a configuration.
+def load_task(config: TaskData) -> Task:
+    """The task of a configuration.
 
     Raises:
-        DataError: for an unknown task or option, with the nearest known one.
+        DataError: for an unknown task or option, with the nearest known one, or a system that cannot judge it.
     """
     try:
-        return generated_task(config.task, config.options)
-    except (ValueError, ImportError, AttributeError) as error:
+        task = get_task(config.task, config.options, data=config.folder)
+        task.conditions()
+    except (ValueError, ImportError, AttributeError, SandboxError) as error:
         raise DataError(f"`data.task`={config.task!r}: {error}") from error
+    return task
 
 
 def load_rows(config: DataConfig, *, completions: bool) -> list[Row]:
@@ -60,10 +65,15 @@ def load_rows(config: DataConfig, *, completions: bool) -> list[Row]:
     """
     if isinstance(config, TaskData):
         try:
-            items = load_task(config).generate("train", config.size, config.seed)
+            items = load_task(config).problems("train", config.size, config.seed)
         except ValueError as error:
             raise DataError(str(error)) from error
-        return [Row(uid=i.uid, prompt=i.prompt, completion=i.answer, columns=dict(i.data), item=i) for i in items]
+        if completions and (bare := [item for item in items if not item.answer]):
+            raise DataError(f"task {config.task!r} shows no answers to learn ({len(bare)} of {len(items)}); use RL")
+        return [
+            Row(uid=i.uid, prompt=i.prompt, completion=i.answer, columns=dict(i.data), item=i, chat=config.chat)
+            for i in items
+        ]
     return _read_jsonl(config, completions)
 
 
@@ -99,19 +109,42 @@ def _parse(path: Path, number: int, line: str, needed: Sequence[str]) -> Row:
     )
 
 
-def encode_texts(texts: Sequence[str], lm: DiffusionLM, field: str) -> list[list[int]]:
-    """Token ids of one field of all rows.
+def encode_prompts(rows: Sequence[Row], lm: DiffusionLM) -> list[list[int]]:
+    """Token ids of all prompts.
 
     Raises:
-        DataError: for a text that the tokenizer cannot represent.
+        DataError: for a text that the tokenizer cannot represent, or a chat without a template.
     """
-    encoded: list[list[int]] = []
-    for number, text in enumerate(texts, 1):
-        try:
-            encoded.append(lm.encode(text))
-        except ValueError as error:
-            raise DataError(f"row {number}, `{field}`: {error}") from error
-    return encoded
+    return [_encoded(lm, row.prompt, f"row {number}, `prompt`", row.chat) for number, row in enumerate(rows, 1)]
+
+
+def encode_pairs(rows: Sequence[Row], lm: DiffusionLM, end: Sequence[int]) -> list[tuple[list[int], list[int]]]:
+    """Token ids of prompts and completions, each closed: chats as the template closes a turn, others by `end`.
+
+    Raises:
+        DataError: for a text that the tokenizer cannot represent, or a chat that its template cannot render.
+    """
+    pairs: list[tuple[list[int], list[int]]] = []
+    for number, row in enumerate(rows, 1):
+        if row.chat:
+            turns = [{"role": "user", "content": row.prompt}, {"role": "assistant", "content": row.completion or ""}]
+            try:
+                ids, trained = lm.dialogue(turns)
+            except ValueError as error:
+                raise DataError(f"row {number}: {error}") from error
+            start = trained.index(True)
+            pairs.append((ids[:start], ids[start:]))
+        else:
+            completion = _encoded(lm, row.completion or "", f"row {number}, `completion`")
+            pairs.append((_encoded(lm, row.prompt, f"row {number}, `prompt`"), [*completion, *end]))
+    return pairs
+
+
+def _encoded(lm: DiffusionLM, text: str, where: str, chat: bool = False) -> list[int]:
+    try:
+        return lm.encode(text, chat=chat)
+    except ValueError as error:
+        raise DataError(f"{where}: {error}") from error
 
 
 def rows_of_step(count: int, batch: int, step: int, seed: int) -> list[tuple[int, int]]:

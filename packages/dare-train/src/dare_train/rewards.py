@@ -3,8 +3,11 @@
 import importlib
 import inspect
 import math
+import os
 from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, cast
 
 from dare_eval.tasks import Task
@@ -52,7 +55,8 @@ def build_rewards(configs: Sequence[RewardConfig], task: Task | None, rows: Sequ
     accepted = {name: _accepted(name, function, columns) for name, function in functions.items()}
 
     def judge(rows: Sequence[Row], completions: Sequence[str]) -> list[Outcome]:
-        verdicts = [_verify(task, row, text) for row, text in zip(rows, completions, strict=True)]
+        with ThreadPoolExecutor(os.cpu_count()) as pool:  # programs under test run beside one another
+            verdicts = list(pool.map(partial(_verify, task), rows, completions))
         scores = {
             name: _call(name, function, accepted[name], rows, completions) for name, function in functions.items()
         }

@@ -186,12 +186,22 @@ def validation_protocol(config: SftConfig | RlConfig) -> EvalProtocol:
         if isinstance(config, SftConfig):
             raise ConfigError("`validation.decode` is missing; say how to sample")
         decode = config.rollout.decode.model_copy(update={"temperature": 0.0})
-    return decode_protocol(config.data, decode, split="validation", n=config.validation.n, seed=config.validation.seed)
+    drawn = config.validation
+    return decode_protocol(config.data, decode, split=drawn.split, n=drawn.n, seed=drawn.seed)
 
 
 def decode_protocol(data: TaskData, decode: Decode, *, split: Split, n: int, seed: int) -> EvalProtocol:
     """The evaluation protocol that scores a task under the given decoding settings."""
-    return EvalProtocol(task=data.task, options=data.options, split=split, n=n, seed=seed, sampler=decode)
+    return EvalProtocol(
+        task=data.task,
+        options=data.options,
+        split=split,
+        n=n,
+        seed=seed,
+        sampler=decode,
+        chat=data.chat,
+        data=data.folder,
+    )
 
 
 def _validator(config: SftConfig | RlConfig, lm: DiffusionLM) -> Callable[[DiffusionLM], dict[str, float]]:
@@ -204,7 +214,7 @@ def _validator(config: SftConfig | RlConfig, lm: DiffusionLM) -> Callable[[Diffu
         return lambda policy: {}
     try:
         protocol = validation_protocol(config)
-        longest = max(len(lm.encode(protocol.prompt(item))) for item in protocol.items())
+        longest = max(len(lm.encode(protocol.prompt(item), chat=protocol.chat)) for item in protocol.items())
     except ValidationError as error:
         raise ConfigError(f"`validation`: {error.errors()[0]['msg'].removeprefix('Value error, ')}") from error
     except ValueError as error:

@@ -15,7 +15,7 @@ from dare_objectives.keyed import fold, row_keys
 
 from ..batching import collate
 from ..config import RlConfig
-from ..data import Row, encode_texts, rows_of_step
+from ..data import Row, encode_prompts, rows_of_step
 from ..errors import DataError
 from ..protocols import Engine, Request, Rollout, RolloutBackend
 from ..rewards import Outcome, RewardFn
@@ -155,7 +155,7 @@ class RlPipeline:
 
 
 def _encode_prompts(rows: Sequence[Row], lm: DiffusionLM, gen_length: int) -> list[list[int]]:
-    prompts = encode_texts([row.prompt for row in rows], lm, "prompt")
+    prompts = encode_prompts(rows, lm)
     for number, prompt in enumerate(prompts, 1):
         if len(prompt) + gen_length > lm.spec.max_positions:
             raise DataError(

@@ -10,7 +10,7 @@ from dare_objectives.keyed import fold, row_keys
 
 from ..batching import collate
 from ..config import SftConfig
-from ..data import Row, encode_texts, rows_of_step
+from ..data import Row, encode_pairs, rows_of_step
 from ..errors import DataError
 from ..protocols import Engine
 from .common import Optimiser, StepReport, Update
@@ -26,15 +26,11 @@ def encode_rows(rows: list[Row], lm: DiffusionLM, config: SftConfig) -> list[tup
     """
     encoded: list[tuple[list[int], list[int]]] = []
     end = lm.spec.eos_token_ids[0]
-    prompts = encode_texts([row.prompt for row in rows], lm, "prompt")
-    responses = encode_texts([row.completion or "" for row in rows], lm, "completion")
-    for number, (prompt, completion) in enumerate(zip(prompts, responses, strict=True), 1):
-        response = [*completion, end] if config.eos == "append" else completion
-        if config.eos_fill is not None and len(response) > config.eos_fill:
-            raise DataError(
-                f"row {number} answers in {len(response)} tokens, `eos_fill` is {config.eos_fill}; raise it"
-            )
-        response += [end] * ((config.eos_fill or 0) - len(response))
+    pairs = encode_pairs(rows, lm, [end] if config.eos == "append" else [])
+    for number, (prompt, closed) in enumerate(pairs, 1):
+        if config.eos_fill is not None and len(closed) > config.eos_fill:
+            raise DataError(f"row {number} answers in {len(closed)} tokens, `eos_fill` is {config.eos_fill}; raise it")
+        response = closed + [end] * ((config.eos_fill or 0) - len(closed))
         if not response:
             raise DataError(
                 f"row {number} has an empty completion and `eos` is 'none'; nothing could be learnt from it"
