@@ -132,7 +132,7 @@ def run(
         "likelihood": _pairs("--likelihood", likelihood) or None,
         "data": data,
     }
-    changes = {key: value for key, value in given.items() if value is not None}
+    changes: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
     sizes = {"gen_length": gen_length, "block_length": block_length, "steps": steps, "threshold": threshold}
     sizes |= {"temperature": temperature}
     decode = _sampler(sizes, sampler, _pairs("--set", settings))

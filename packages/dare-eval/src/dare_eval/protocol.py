@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, TypedDict, Unpack
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
@@ -49,6 +49,26 @@ class LikelihoodSettings(BaseModel):
             near = max(self.draws // self.replicates, 1) * self.replicates
             raise ValueError(f"`draws`: expected a multiple of `replicates` = {self.replicates}; take {near}")
         return self
+
+
+class Changes(TypedDict, total=False):
+    """The fields of `Protocol` that a preset may be changed in, any of them."""
+
+    options: Mapping[str, Any]
+    split: Split
+    n: int | None
+    seed: int
+    template: str
+    chat: bool
+    system: str | None
+    shots: int
+    mode: Literal["generate", "likelihood"]
+    samples: int
+    stop: Sequence[str]
+    sampler: SamplerSettings | Mapping[str, Any]
+    eos: Literal["allow", "suppress"]
+    likelihood: LikelihoodSettings | Mapping[str, Any]
+    data: Path | None
 
 
 class Protocol(BaseModel):
@@ -143,7 +163,7 @@ class Protocol(BaseModel):
         return self
 
     @classmethod
-    def preset(cls, name: str, task: str, **changes: Any) -> Self:
+    def preset(cls, name: str, task: str, **changes: Unpack[Changes]) -> Self:
         """The protocol of a task under a preset, such as `"dare-core"`.
 
         Args:
@@ -159,11 +179,8 @@ class Protocol(BaseModel):
         """
         plain = get_task(task, changes.get("options"), data=changes.get("data"))
         fields = settings_of(name, task, plain.gen_length)
-        merged = {
-            key: {**fields.get(key, {}), **changes[key]}
-            for key in ("options", "likelihood")
-            if isinstance(changes.get(key), Mapping)
-        }
+        given = (("options", changes.get("options")), ("likelihood", changes.get("likelihood")))
+        merged = {key: {**fields.get(key, {}), **value} for key, value in given if isinstance(value, Mapping)}
         return cls.model_validate({"task": task, **fields, **changes, **merged})
 
     def hash(self) -> str:

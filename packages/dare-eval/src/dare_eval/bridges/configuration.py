@@ -1,9 +1,10 @@
 """Configurations of OpenCompass as plain data. OpenCompass itself is not needed to write one."""
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypedDict, Unpack
 
-from dare_eval.tasks import get_task
+from dare_eval.tasks import Split, get_task
 
 __all__ = ["dataset", "model"]
 
@@ -11,8 +12,41 @@ _OURS: Final = "dare_eval.bridges.opencompass"
 _THEIRS: Final = "opencompass.openicl"
 
 
+class ModelFields(TypedDict, total=False):
+    """Of `DareModel`, any of them."""
+
+    max_seq_len: int | None
+    meta_template: Mapping[str, Any]
+    generation_kwargs: Mapping[str, Any]
+    chat: bool
+    device: str
+    dtype: str
+    sampler: Mapping[str, Any]
+    likelihood: Mapping[str, Any]
+    eos: str
+    seed: int
+    rows: int
+
+
+class DatasetFields(TypedDict, total=False):
+    """Of `DareDataset.load`, any of them."""
+
+    options: Mapping[str, Any]
+    split: Split
+    n: int | None
+    seed: int
+    shots: int
+    template: str
+    data: str | None
+
+
 def model(
-    path: str, *, abbr: str | None = None, max_out_len: int = 256, batch_size: int = 64, **fields: Any
+    path: str,
+    *,
+    abbr: str | None = None,
+    max_out_len: int = 256,
+    batch_size: int = 64,
+    **fields: Unpack[ModelFields],
 ) -> dict[str, Any]:
     """The entry of a model in a configuration.
 
@@ -34,7 +68,12 @@ def model(
 
 
 def dataset(
-    task: str, *, mode: str = "generate", abbr: str | None = None, max_out_len: int | None = None, **fields: Any
+    task: str,
+    *,
+    mode: str = "generate",
+    abbr: str | None = None,
+    max_out_len: int | None = None,
+    **fields: Unpack[DatasetFields],
 ) -> dict[str, Any]:
     """The entry of a task in a configuration.
 
@@ -48,7 +87,8 @@ def dataset(
     Raises:
         ValueError: for an unknown task or mode, or a task without answers to choose from in likelihood mode.
     """
-    data = None if fields.get("data") is None else Path(fields["data"])
+    folder = fields.get("data")
+    data = None if folder is None else Path(folder)
     known = get_task(task, fields.get("options"), data=data)
     common = {"type": f"{_OURS}.DareDataset", "abbr": abbr or f"{task}_{mode}", "task": task, **fields}
     retriever = {"type": f"{_THEIRS}.icl_retriever.ZeroRetriever"}
