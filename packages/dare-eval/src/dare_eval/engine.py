@@ -4,26 +4,26 @@ Randomness is a hash of (seed, the prompt's tokens, the number of the sample), s
 same answer: Python, the command line, OpenCompass or lm-evaluation-harness, in any order and batch.
 """
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import sha256
 from math import sqrt
 from statistics import stdev
-from typing import NamedTuple
+from typing import Literal, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
 from dare_eval.protocol import LikelihoodSettings
-from dare_eval.sampling import CoreSampler
+from dare_eval.sampling import CoreSampler, SamplerSettings
 from dare_eval.stats import student
 from dare_eval.verify import visible
 from dare_models import DiffusionLM
 from dare_objectives import Batch, gather_logp, guided, log_likelihood
 from dare_objectives import row_keys as plan_keys
-from dare_samplers import SamplerConfig, SamplerOutput, generate, row_keys
+from dare_samplers import SamplerConfig, SamplerOutput, Suppress, generate, row_keys
 
 __all__ = [
     "Answer",
@@ -32,12 +32,18 @@ __all__ = [
     "Weight",
     "batches",
     "complete",
+    "decoding",
     "evaluating",
     "greedy",
+    "in_batches",
     "split_pair",
     "trimmed",
     "weigh",
 ]
+
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 
 class Request(NamedTuple):
@@ -135,6 +141,20 @@ def complete(
     return [_completion(model, output, row, stop) for row in range(len(requests))], output.nfe
 
 
+def decoding(model: DiffusionLM, sampler: SamplerSettings, eos: Literal["allow", "suppress"]) -> SamplerConfig:
+    """The strategy of some settings for a model.
+
+    Args:
+        model: its description and end tokens count.
+        sampler: the settings.
+        eos: `suppress` never proposes an end token.
+    """
+    config = sampler.config(model.spec)
+    if eos == "suppress" and model.eos_ids:
+        config = config.replace(rules=(*config.rules, Suppress(tuple(model.eos_ids))))
+    return config
+
+
 def weigh(
     model: DiffusionLM, answers: Sequence[Answer], settings: LikelihoodSettings, *, seed: int, batch_size: int = 256
 ) -> list[Weight]:
@@ -157,10 +177,8 @@ def weigh(
         raise ValueError(f"expected answers of at least one token, got none in number {empty[0]}")
     if settings.guidance and model.attention != "full":
         raise ValueError("`guidance`: expected 0 with block-causal attention, which always sees the prompt")
-    found: dict[int, Weight] = {}
-    for rows in batches([len(context) + len(continuation) for context, continuation in answers], batch_size):
-        found |= zip(rows, _weigh(model, [answers[i] for i in rows], settings, seed, batch_size), strict=True)
-    return [found[i] for i in range(len(answers))]
+    lengths = [len(context) + len(continuation) for context, continuation in answers]
+    return in_batches(answers, lengths, batch_size, lambda some: _weigh(model, some, settings, seed, batch_size))
 
 
 def _weigh(
@@ -222,6 +240,16 @@ def batches(lengths: Sequence[int], batch_size: int) -> Iterator[list[int]]:
     count = -(-len(order) // batch_size)
     for i in range(count):
         yield order[i * len(order) // count : (i + 1) * len(order) // count]
+
+
+def in_batches(
+    given: Sequence[T], lengths: Sequence[int], batch_size: int, compute: Callable[[list[T]], Sequence[R]]
+) -> list[R]:
+    """What `compute` makes of all that is given, batch by batch, in the order given."""
+    found: dict[int, R] = {}
+    for rows in batches(lengths, batch_size):
+        found |= zip(rows, compute([given[i] for i in rows]), strict=True)
+    return [found[i] for i in range(len(given))]
 
 
 @contextmanager

@@ -15,6 +15,8 @@ class Prompt:
     """A prompt that fits."""
 
     ids: list[int]
+    shots: Sequence[Item]
+    """Demonstrations that it shows."""
     dropped: int
     """Demonstrations that were left out."""
 
@@ -68,7 +70,7 @@ def fit(item: Item, shots: Sequence[Item], encode: Callable[[Sequence[Item]], li
         kept -= 1
         ids = encode(shots[:kept])
     if len(ids) <= room:
-        return Prompt(ids, len(shots) - kept)
+        return Prompt(ids, shots[:kept], len(shots) - kept)
     raise ValueError(
         f"expected a question of at most {room} tokens, so that it and the completion fit into the model's positions,"
         f" got {len(ids)} for {item.prompt[:60]!r}; lower `gen_length` or shorten the template"

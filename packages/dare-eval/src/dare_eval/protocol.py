@@ -208,13 +208,16 @@ class Protocol(BaseModel):
                 )
         return task
 
-    def items(self) -> list[Item]:
+    def items(self, task: Task | None = None) -> list[Item]:
         """The problems.
+
+        Args:
+            task: from `load_task`, where it is at hand: its data is not read again.
 
         Raises:
             ValueError: if they are not those the protocol was made with.
         """
-        task = self.load_task()
+        task = self.load_task() if task is None else task
         items = task.problems(self.split, self.n, self.seed, likelihood=self.mode == "likelihood")
         if (found := _dataset(items, task.demonstrations(items[0], self.shots, self.seed))) != self.dataset:
             raise ValueError(

@@ -5,11 +5,11 @@ from typing import Any, Literal
 
 from pydantic import TypeAdapter
 
-from dare_eval.engine import Answer, Completion, Request, Weight, batches, complete, evaluating, weigh
+from dare_eval.engine import Answer, Completion, Request, Weight, complete, decoding, evaluating, in_batches, weigh
 from dare_eval.protocol import LikelihoodSettings
 from dare_eval.sampling import SamplerSettings
 from dare_models import DiffusionLM, load
-from dare_samplers import SamplerConfig, Suppress
+from dare_samplers import SamplerConfig
 
 __all__ = ["Session"]
 
@@ -51,7 +51,8 @@ class Session:
         if eos not in ("allow", "suppress"):
             raise ValueError(f"`eos`: expected 'allow' or 'suppress', got {eos!r}")
         self.likelihood = LikelihoodSettings.model_validate(dict(likelihood or {}))
-        self._eos, self.seed, self.batch_size = eos, seed, batch_size
+        self._eos: Literal["allow", "suppress"] = eos
+        self.seed, self.batch_size = seed, batch_size
         self.model: DiffusionLM = load(path, device=device, dtype=dtype)
 
     def gen_length(self, asked: int | None, *, default: int = 256) -> int:
@@ -63,10 +64,7 @@ class Session:
         fields = self._sampler | {"gen_length": self.gen_length(asked)}
         if temperature is not None and fields["kind"] != "preset":
             fields.setdefault("temperature", temperature)
-        config = _SAMPLERS.validate_python(fields).config(self.model.spec)
-        if self._eos == "suppress" and self.model.eos_ids:
-            config = config.replace(rules=(*config.rules, Suppress(tuple(self.model.eos_ids))))
-        return config
+        return decoding(self.model, _SAMPLERS.validate_python(fields), self._eos)
 
     def write(
         self, requests: Sequence[Request], asked: int | None, stop: Sequence[str], temperature: float | None = None
@@ -87,12 +85,12 @@ class Session:
                 f" {config.gen_length}; set `gen_length` of the sampler"
             )
         cut = [Request(ids[-room:], sample) for ids, sample in requests]
-        found: dict[int, Completion] = {}
+
+        def written(some: list[Request]) -> list[Completion]:
+            return complete(self.model, some, config, seed=self.seed, stop=stop)[0]
+
         with evaluating(self.model):
-            for rows in batches([len(ids) for ids, _ in cut], self.batch_size):
-                written, _ = complete(self.model, [cut[i] for i in rows], config, seed=self.seed, stop=stop)
-                found |= zip(rows, written, strict=True)
-        return [found[i] for i in range(len(requests))]
+            return in_batches(cut, [len(ids) for ids, _ in cut], self.batch_size, written)
 
     def weigh(self, answers: Sequence[Answer]) -> list[Weight]:
         """Log-likelihoods of answers; contexts that leave no room lose their first tokens."""

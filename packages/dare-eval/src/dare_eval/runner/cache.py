@@ -75,8 +75,9 @@ class Cache:
         for row in rows:
             cost = costs.pop() if costs else Spent()
             lines.append(json.dumps({"row": row.model_dump(mode="json"), **cost._asdict()}))
-        torn = self.path.exists() and not self.path.read_bytes().endswith(b"\n")
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write(("\n" if torn else "") + "\n".join(lines) + "\n")
+        with self.path.open("a+b") as file:
+            file.seek(max(file.seek(0, os.SEEK_END) - 1, 0))
+            torn = file.read(1) not in (b"", b"\n")
+            file.write((("\n" if torn else "") + "\n".join(lines) + "\n").encode())
             file.flush()
             os.fsync(file.fileno())

@@ -105,15 +105,7 @@ def collect(
     return Record.of(
         [rows[uid, sample] for uid in uids for sample in range(protocol.samples)],
         protocol=protocol,
-        prompts=facts.prompts,
-        checkpoint=facts.checkpoint,
-        device=facts.device,
-        dtype=facts.dtype,
         batch_size=batch_size,
-        versions=facts.versions,
-        forwards=spent.forwards,
-        seconds=spent.seconds,
-        model=facts.model,
-        decoding=facts.decoding,
-        block_length=facts.block_length,
+        **spent._asdict(),
+        **vars(facts),
     )

@@ -11,7 +11,18 @@ from typing import NamedTuple, Protocol
 
 import torch
 
-from dare_eval.engine import Answer, Completion, Request, Weight, batches, complete, evaluating, split_pair, weigh
+from dare_eval.engine import (
+    Answer,
+    Completion,
+    Request,
+    Weight,
+    batches,
+    complete,
+    decoding,
+    evaluating,
+    split_pair,
+    weigh,
+)
 from dare_eval.prompting import Prompt, fit, messages, text
 from dare_eval.protocol import Protocol as EvalProtocol
 from dare_eval.protocol import digest
@@ -19,7 +30,7 @@ from dare_eval.record import Option, Row
 from dare_eval.runner.cache import Part, Spent
 from dare_eval.tasks import Item
 from dare_models import DiffusionLM
-from dare_samplers import SamplerConfig, Suppress
+from dare_samplers import SamplerConfig
 
 __all__ = ["Complete", "Facts", "Worker"]
 
@@ -78,12 +89,13 @@ class Worker:
 
     def __init__(self, model: DiffusionLM, protocol: EvalProtocol, *, backend: Complete | None = None) -> None:
         self.model, self.protocol = model, protocol
-        self.task, self.items = protocol.load_task(), protocol.items()
-        self.config = _config(protocol, model)
+        self.task = protocol.load_task()
+        self.items = protocol.items(self.task)
+        self.config = decoding(model, protocol.sampler, protocol.eos)
         room = model.spec.max_positions
         room -= self.config.gen_length if protocol.mode == "generate" else 0
         self.prompts = [self._prompt(item, room) for item in self.items]
-        self.answers = [self._answers(i, room) for i in range(len(self.items))]
+        self.answers = [self._answers(i) for i in range(len(self.items))]
         self._backend, self._conditions = backend, self.task.conditions()
         self.units = [Unit(item, sample) for item in range(len(self.items)) for sample in range(protocol.samples)]
 
@@ -209,15 +221,14 @@ class Worker:
         longest = max((len(model.encode(choice)) for choice in item.choices), default=0)
         return fit(item, shots, encode, room - longest)
 
-    def _answers(self, number: int, room: int) -> list[Answer]:
+    def _answers(self, number: int) -> list[Answer]:
         """The choices of a problem behind its prompt."""
         item, prompt, protocol = self.items[number], self.prompts[number], self.protocol
         if not item.choices:
             return []
         if protocol.chat:
             return [Answer(prompt.ids, self.model.encode(choice.strip())) for choice in item.choices]
-        shots = self.task.demonstrations(item, protocol.shots - prompt.dropped, protocol.seed)
-        context = text(item.prompt, shots, protocol.template, self.task.joint)
+        context = text(item.prompt, prompt.shots, protocol.template, self.task.joint)
         return [split_pair(self.model, context, choice) for choice in item.choices]
 
 
@@ -228,13 +239,6 @@ def _gap(best: Weight, second: Weight) -> float | None:
     paired = not best.exact and not second.exact and best.length == second.length
     error = best.minus(second).error if paired else (best.error**2 + second.error**2) ** 0.5
     return (best.value - second.value) / error if error > 0 else None
-
-
-def _config(protocol: EvalProtocol, model: DiffusionLM) -> SamplerConfig:
-    config = protocol.sampler.config(model.spec)
-    if protocol.eos == "suppress" and model.eos_ids:
-        config = config.replace(rules=(*config.rules, Suppress(tuple(model.eos_ids))))
-    return config
 
 
 def _device(device: torch.device) -> str:

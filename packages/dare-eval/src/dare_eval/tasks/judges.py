@@ -64,7 +64,7 @@ def _code(data: Mapping[str, Any], completion: str) -> Verdict:
         case "streams":
             return code_streams(completion, [(given, printed) for given, printed in data["cases"]])
         case "calls":
-            cases = [(_lines(given), _plain(expected)) for given, expected in data["cases"]]
+            cases = [(_lines(given), json.loads(expected)) for given, expected in data["cases"]]
             return code_cases(completion, data["entry_point"], cases)
         case _:
             return code_tests(completion, data["tests"], prompt=data["prompt"], entry_point=data.get("entry_point"))
@@ -72,11 +72,7 @@ def _code(data: Mapping[str, Any], completion: str) -> Verdict:
 
 def _lines(text: str) -> list[Any]:
     """LiveCodeBench gives a call's arguments as one JSON value per line."""
-    return [_plain(line) for line in text.split("\n") if line.strip()]
-
-
-def _plain(text: str) -> Any:
-    return json.loads(text)
+    return [json.loads(line) for line in text.split("\n") if line.strip()]
 
 
 def _instructions(data: Mapping[str, Any], completion: str) -> Verdict:
